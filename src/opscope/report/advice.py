@@ -26,6 +26,7 @@ from opscope.units import counted, format_duration, format_fraction, format_quan
 _CHANGES, _LINES = 3, 3
 _TENTH = 0.1
 _FIFTIETH = 0.02
+_UNEVEN = 1.25  # times the middle one: the longest step
 # Of the time: what the device waits for where it waits less says nothing of the program.
 _LEAST_IDLE = 0.05
 _KINDS = 3
@@ -59,7 +60,11 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (doc.Strong(format_duration(time.median)), text)
     elif recorded:
-        told = f"{recorded} recorded ({counted(len(summary.counted_steps), 'step')})"
+        times_ns = sorted(one.duration_ns for one in summary.counted_steps)
+        count = counted(len(times_ns), "step")
+        if len(times_ns) > 2 and times_ns[-1] > _UNEVEN * times_ns[len(times_ns) // 2]:
+            count += f" of {_between((times_ns[0], times_ns[-1]))}"
+        told = f"{recorded} recorded ({count})"
         if simulated is None:
             yield "Step", (doc.Strong(recorded), told.removeprefix(recorded))
         else:

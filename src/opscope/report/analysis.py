@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
@@ -131,7 +133,13 @@ def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     if operators:
         rows = operator_table(summary, operators, per_step=bool(summary.counted_steps))
         longest = doc.Section("Top operators", (rows, doc.Paragraph(more)))
-    warnings = [one for one in merged_findings(summary) if one.severity is not Severity.INFO]
+    # Of what the first lines say as defects, what to do is left.
+    said = {one.code for one in summary.defects if one.suggestion}
+    warnings = [
+        replace(one, message=one.suggestion or "", suggestion=None) if one.code in said else one
+        for one in merged_findings(summary)
+        if one.severity is not Severity.INFO
+    ]
     is_asked = summary.ranges and summary.ranges[0].phase is None
     return doc.sections(
         doc.Section("Remarks", remarks(summary) if is_concluded else ()),
