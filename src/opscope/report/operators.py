@@ -266,13 +266,19 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
         found = rooflines.get(operator.name, Roofline(0, 0))
         return found if (found.fraction or 0.0) <= _MOST_REACHED else Roofline(0, 0)
 
+    def bound(operator: OperatorTotal) -> str | None:
+        limits = held(operator)
+        most_ns = 0 if limits.bound is None else limits.bound_ns.get(limits.bound, limits.device_ns)
+        return str(limits.bound) if most_ns >= _CLEAR * limits.device_ns > 0 else limits.bound and "mixed"
+
     return (
         doc.number("Of limit", lambda operator: format_fraction(held(operator).fraction)),
-        doc.number("Bound", lambda operator: held(operator).bound, str, spare=1),
+        doc.number("Bound", bound, str, spare=1),
     )
 
 
 _MOST_REACHED = 1.05
+_CLEAR = 0.6  # of an operator's time: less with one limit, and the next may be as much
 _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"
