@@ -55,7 +55,7 @@ VERBS = {
     " -o out/report.md -o out/page.html",
     "profile": "profile bert --param layers=1 hidden=64 --batch-sizes 1 2 --seq-lens 16 --output-dir out",
     "run": "run --stop --output-dir out training.py",
-    "try": "try --budget 20s --only foreach_optimizer -o out/trial.json -o out/report.md training.py",
+    "try": "try --budget 20s --only fused_optimizer -o out/trial.json -o out/report.md training.py",
 }
 
 

@@ -12,7 +12,7 @@ _NAMES = re.compile(
     r"anonymous namespace|warp shuffle|epilogue \w+|online softmax|decoupled look-back|external id"
     r"|correlation id|world size|CUDA graph|<[^<>]*>"
     # The operator that a replay of unknown operators belongs to.
-    r"|graph \d+ of engine step"
+    r"|replay of graph \d+"
     # Names of NVIDIA's documents and of its tools' reports, and what these tools wrote themselves.
     r"|.*(?:Programming Guide|Release Notes|datasheet|whitepaper|specifications|Tuning Guide).*"
     r"|nsys warned while it recorded: .*|.*NVIDIA's rule \w+ applies.*|CUDA (?:API|GPU) .*Summary.*"

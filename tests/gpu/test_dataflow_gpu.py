@@ -49,13 +49,9 @@ def test_what_is_worked_out_again_is_seen(recorded):
 
 def test_what_nothing_reads_is_seen(recorded):
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
-    checked, unused = (
-        [one for one in found.unused if one.line is not None and one.is_checked is of] for of in (True, False)
-    )
+    unused = [one for one in found.unused if one.line is not None]
     assert {(one.text or "").partition(" = ")[0] for one in unused} == {"accuracy", "probe"}
     assert all(one.is_whole for one in unused)
-    assert [(one.text or "").partition(" = ")[0] for one in checked] == ["noise"]
-    assert checked[0].is_of_distributions
 
 
 def test_rounds_that_need_not_wait_are_told_from_others(recorded):

@@ -46,7 +46,7 @@ for _ in range(1_000_000):
 """
 )
 ELSEWHERE = {"sdpa"}
-OF_TRAINING = {"fused_optimizer", "foreach_optimizer", "set_to_none", "pinned_loader", "loader_workers"}
+OF_TRAINING = {"fused_optimizer", "set_to_none", "loader_workers"}
 OF_INFERENCE = {"bf16_weights", "inference_mode", "step_graph"}
 
 

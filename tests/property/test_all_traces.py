@@ -20,7 +20,7 @@ MEMBERS = [f"{archive}:{index}" for archive, count in ARCHIVES.items() for index
 
 DEVICE_SIDE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 # Operators that stand for replays of CUDA graphs of which nothing else is known.
-OF_REPLAYS = "regexp_matches(name, '^graph \\d+ of engine step$')"
+OF_REPLAYS = "regexp_matches(name, '^replay of graph \\d+$')"
 
 TABLES = {
     "operators": {"cpu_op", "Operator"},

@@ -30,7 +30,8 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     exposed_ns = sum(
         max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.summary.timeline.exposed_ns.items()
     )
-    if not run.window_ns or exposed_ns < rule.threshold("least_fraction") * run.window_ns:
+    whole_ns = sum(one.own_ns for one in run.summary.timeline.in_use)
+    if not whole_ns or exposed_ns < rule.threshold("least_fraction") * whole_ns:
         return
     per_step_ns = exposed_ns / run.step_count
     is_known = bool(waiting_ns)
@@ -64,10 +65,10 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         note += f"; {run.times(count, 'kernel')}"
     yield Advice(
         f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
-        f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
+        f"({format_fraction(exposed_ns / whole_ns)} of the time), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,
-            "exposed_fraction": exposed_ns / run.window_ns,
+            "exposed_fraction": exposed_ns / whole_ns,
             "communication_ns": sum(partition.communication_ns for partition in run.summary.timeline.in_use),
             "waiting_ns": sum(waiting_ns.values()) if is_known else None,
             "bus_bytes_per_s": None if slow is None else slow.mean_bus_bytes_per_s,

@@ -9,7 +9,7 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
 from opscope.analysis.totals import KernelTotal
 from opscope.model.finding import OPEN
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, sql
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
 # Operators that only pass a copy on; who asked for it stands above them.
@@ -34,14 +34,11 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    copies = [kernel for kernel in run.summary.kernels if kernel.name.startswith("Memcpy Unified HtoD")]
-    calls, total_ns, size_bytes = (
-        sum(getattr(one, name) or 0 for one in copies) for name in ("calls", "total_ns", "size_bytes")
-    )
+    if not any(kernel.name.startswith("Memcpy Unified HtoD") for kernel in run.summary.kernels):
+        return
+    ((calls, total_ns, size_bytes),) = run.session.query(sql(__package__, "page_faults"))
     is_paged = calls >= rule.threshold("least_copies") and size_bytes < rule.threshold("most_bytes") * calls
     if run.is_minor(total_ns, rule) or not is_paged:
-        return
-    if run.session.scalar("SELECT EXISTS (FROM runtime_calls WHERE contains(name, 'MemPrefetchAsync'))"):
         return
     yield Advice(
         f"{counted(calls, 'copy')} of {format_bytes(size_bytes / calls)} bring pages of managed memory to "

@@ -174,7 +174,7 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
     if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
         blockers = in_the_way(run, msgspec.structs.replace(OPEN, blocked_by=found))
         message = (
-            f"{advice.message} Shapes or kernels differ from step to step ({blockers}): "
+            f"{advice.message} Shapes or kernels change ({blockers}): "
             "torch.compile may compile again and again."
         )
         both = dict.fromkeys((*advice.applicability.blocked_by, *found))

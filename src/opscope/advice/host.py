@@ -271,12 +271,14 @@ def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     if not is_outside or is_often or not wait.name.endswith("Synchronize"):
         return False
     is_rare = run.has_steps and wait.calls < run.step_count
-    return is_rare or not run.session.scalar(_LAUNCHED_LATER_SQL, [[*wait.call_ids]])
+    return is_rare or not run.session.scalar(_BETWEEN_LAUNCHES_SQL, [[*wait.call_ids]])
 
 
-_LAUNCHED_LATER_SQL = """SELECT EXISTS (
-    FROM runtime_calls r SEMI JOIN device_activities USING (trace_id, correlation_id) WHERE start_ns >
-    (SELECT min(start_ns) FROM runtime_calls WHERE list_contains($1::BIGINT[], runtime_call_id)))"""
+_BETWEEN_LAUNCHES_SQL = """WITH launched AS (
+    SELECT trace_id, min(start_ns) AS first_ns, max(start_ns) AS last_ns
+    FROM runtime_calls SEMI JOIN device_activities USING (trace_id, correlation_id) GROUP BY trace_id)
+SELECT EXISTS (FROM runtime_calls JOIN launched USING (trace_id)
+    WHERE list_contains($1::BIGINT[], runtime_call_id) AND start_ns BETWEEN first_ns AND last_ns)"""
 
 
 def _place(wait: WaitingCall) -> str:
@@ -331,6 +333,10 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Where no step tells what comes again, what came once or twice may be the start or the end.
         # And of a program in CUDA nothing but its calls is.
         is_unseen = host is None and run.summary.is_whole_process
+        # A function around several steps is no place: it is their loop.
+        longest_ns = run.session.scalar(_LONGEST_FRAME_SQL, [host]) or 0
+        if run.has_steps and longest_ns > _LOOP * run.window_ns / run.step_count:
+            continue
         steps = len({gap.step for _, gap in found})
         is_again = run.has_steps or host in _COMPUTING or (len(found) >= _OFTEN and not is_unseen)
         if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
@@ -367,6 +373,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
+_LONGEST_FRAME_SQL, _LOOP = "SELECT max(duration_ns) FROM frames WHERE name = ?", 2
 _OFTEN = 3  # gaps, or steps of which one tells nothing of the others
 _AHEAD = """\
 pool = concurrent.futures.ThreadPoolExecutor(1)
@@ -530,30 +537,3 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         suggestion=rule.engines["cuda"].suggestion if run.summary.is_whole_process else None,
         change="" if run.summary.is_whole_process else None,
     )
-
-
-_FEWEST_STEPS = 2
-
-
-@finds
-def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    least_ns = rule.threshold("least_fraction") * sum(step.duration_ns for step in run.summary.steps)
-    # What is compiled once, in the first step that comes to it, is warm-up.
-    rows = run.records("compilations") if least_ns and run.step_count >= _FEWEST_STEPS else []
-    for row in rows:
-        ids = row["compile_ids"] or []
-        again = [one for one in ids if not one.endswith("/0")]
-        if row["duration_ns"] < least_ns or (row["steps"] < _FEWEST_STEPS and not again):
-            continue
-        per_step_ns = row["duration_ns"] / run.step_count
-        yield Advice(
-            f"torch.compile compiles {counted(row['calls'], 'time')} within {counted(row['steps'], 'step')}"
-            f"{', ' + listed(again) + ' again' if again else ''}: {format_duration(per_step_ns)} per step.",
-            {
-                "compilations": row["calls"],
-                "steps_with_compilations": row["steps"],
-                "host_ns": row["duration_ns"],
-                "compile_ids": ids,
-            },
-            methodcaller("drop_host_of", row["operator_ids"]),
-        )

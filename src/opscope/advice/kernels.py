@@ -169,8 +169,8 @@ def small_launch(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     idle = []
     if threads and threads < WARP_SIZE:
         idle.append(f"{WARP_SIZE - threads} of the {WARP_SIZE} lanes of each warp")
-    if blocks and multiprocessors and blocks <= rule.threshold("most_of_multiprocessors") * multiprocessors:
-        idle.append(f"{multiprocessors - blocks} of {multiprocessors} multiprocessors")
+    if blocks == 1 and multiprocessors:  # more may be one thread for each element of little data
+        idle.append(f"{multiprocessors - 1} of {multiprocessors} multiprocessors")
     if idle and threads and blocks:
         yield Advice(
             f"{launch.kernel.function or launch.kernel.name} runs {counted(blocks, 'block')} of "

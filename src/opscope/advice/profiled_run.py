@@ -45,7 +45,6 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|(^|[:_ ])\w*[Bb]ac
 _TOLD_BY = {
     "attention_contexts": "softmax",
     "capture:growing": "aten::cat",
-    "compilations": "compile",
     "image_calls": "conv|batch_norm|group_norm|upsample|max_pool2d",
     "optimizer": r"Optimizer\.",
 }

@@ -100,24 +100,6 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-@finds
-def checks(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
-    watched = run.dataflow
-    checked = (one for one in watched.recorded.unused if one.is_checked and one.line)  # else of autograd
-    for of_library, works in grouped((one.is_of_distributions, one) for one in checked).items():
-        works.sort(key=lambda one: -_cost_ns(watched, one))
-        found = watched.found([part for one in works for part in one.operators])
-        where = listed([*dict.fromkeys(one.line or "" for one in works)], _SHOWN)
-        yield Advice(
-            f"A part of the work of {where} only makes truth values that Python waits for: "
-            f"{_costs(watched, found)}.",
-            _evidence(run, found, lines=[one.line for one in works]),
-            _without(found),
-            change=None if of_library else "",
-            is_sure=of_library,
-        )
-
-
 _OF_WEIGHTS_SQL = """
 SELECT activity_id, duration_ns FROM device_activities JOIN kernel_names USING (name_id)
 WHERE list_contains($1::BIGINT[], operator_id) AND contains(name, 'wgrad')"""

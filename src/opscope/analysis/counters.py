@@ -250,9 +250,9 @@ def analyze_counters(report: NcuReport, session: Session | None = None) -> Count
 
 
 def unmeasured(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
-    """Launches whose profiling failed: the report holds no counter of them, and of others some."""
-    failed = [one for one in kernels if not one.counters.values]
-    return failed if len(failed) < len(kernels) else []
+    """Launches whose profiling failed, where no launch of their kernel was measured, and others were."""
+    measured = {one.name for one in kernels if one.counters.values}
+    return [one for one in kernels if measured and one.name not in measured]
 
 
 class AlikeLaunches(NamedTuple):
@@ -392,7 +392,9 @@ def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
     counters, book, occupancy = kernel.counters, counter_book(), kernel.counters.occupancy
     busy = max(counters.ratio(one) or 0.0 for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION))
     waves, possible, is_waiting = occupancy.waves, occupancy.theoretical, kernel.limit is CounterLimit.LATENCY
-    if kernel.limit is CounterLimit.LAUNCH_SIZE and counters.grid and counters.block and waves is not None:
+    few = (possible or 1.0) < _threshold("occupancy")
+    is_small = kernel.limit is CounterLimit.LAUNCH_SIZE or (is_waiting and few and (waves or 1.0) < 1.0)
+    if is_small and counters.grid and counters.block and waves is not None:
         blocks = f"{counted(prod(counters.grid), 'block')} of {counted(prod(counters.block), 'thread')}"
         device = f"{counters.device.sm_count or 'its'} multiprocessors"
         message = f"{blocks}: {format_percent(waves)} of what {device} hold at once"
@@ -414,11 +416,13 @@ def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
     if is_long and (is_waiting or kernel.limit is CounterLimit.LAUNCH_SIZE):
         message = f"its warps spend {format_percent(share)} of their time waiting for {stall['meaning']}"
         yield _finding("stall", message, min(share, 1 - busy), stall["remedy"])  # NVIDIA's estimate
-    # Where two resources allow no more, a change of one gains nothing.
+    # Where two resources allow no more, a change of one gains nothing; nor where no block waits for a place.
     resource = book["resources"].get(" ".join(occupancy.limiters))
-    if is_waiting and resource and possible is not None and possible < _threshold("occupancy"):
-        message = f"at most {format_percent(possible)} of the warps that a multiprocessor holds can be there"
-        yield _finding("few_warps", message, 1 - max(possible, busy), resource["remedy"])
+    if is_waiting and resource and few and not is_small:
+        message = (
+            f"at most {format_percent(possible or 0.0)} of the warps that a multiprocessor holds can be there"
+        )
+        yield _finding("few_warps", message, 1 - max(possible or 0.0, busy), resource["remedy"])
 
 
 def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:

@@ -303,6 +303,15 @@ class Summary(Shown):
         return is_once or any(not one["step_count"] for one in limits)
 
     @cached_property
+    def lead_in_ns(self) -> int:
+        """The device's idle time before its first work, in a recording without steps."""
+        if self.steps or self.is_whole_process:
+            return 0
+        begun_ns = self.session.scalar("SELECT min(start_ns) FROM device_activities") or 0
+        gaps = (gap for one in self.timeline.in_use for gap in one.longest_gaps)
+        return max((gap.duration_ns for gap in gaps if gap.start_ns < begun_ns), default=0)
+
+    @cached_property
     def is_of_torch(self) -> bool:
         """Whether the program uses PyTorch; advice for others uses CUDA's terms."""
         return is_of_torch(self.session)

@@ -750,28 +750,16 @@ def _unused(
         return
     found, places = (of[:begin] + of[len(of) - end :] for of in (found, places))
 
-    def needed(effects: Iterable[int]) -> set[int]:
-        live = {*kept, *effects}
-        for place in reversed(range(len(before))):
-            if place in live:
-                live |= before[place].needs
-        return live
-
-    # But for sums of gradients that nobody reads, or that were freed: what read them before is `needed`.
+    # But for sums of gradients that nobody reads, or that were freed: what read them before is needed.
     def is_sum_in_vain(one: SeenOperator) -> bool:
         is_of_gradient = one.site.is_backward and one.name == "aten::add_"
         return bool(one.written) and one.written <= (unread | gone if is_of_gradient else unread)
 
     effects = [place for place, one in enumerate(before) if one.has_effect and not is_sum_in_vain(one)]
-    live = needed(effects)
-    checked = live - needed(place for place in effects if not before[place].is_flag)
-    for innermost, ones in grouped(
-        (operators[place].site.lines[-1:], place)
-        for place, earlier in zip(places, found, strict=True)
-        if earlier in checked
-    ).items():
-        of_distributions = all(operators[place].site.is_of_distributions for place in ones)
-        yield next(iter(innermost), None), ones, False, False, True, of_distributions
+    live = {*kept, *effects}
+    for place in reversed(range(len(before))):
+        if place in live:
+            live |= before[place].needs
     rest = {place for place, earlier in zip(places, found, strict=True) if earlier not in live}
     # What sums such gradients up reads them in the size of the weight, the third that a convolution takes.
     summed = {

@@ -21,7 +21,6 @@ _OWNERS = {
     str(Path(__file__).parent.parent): "opscope",
     "/torch/autograd/graph.py": "autograd",
     "/torch/autograd/function.py": "autograd",
-    "/torch/distributions/": "distributions",
     "/torch/utils/checkpoint.py": "checkpoint",
     "/torch/optim/": "optimizer",
 }
@@ -49,7 +48,6 @@ class CallSite(NamedTuple):
     is_backward: bool = False
     is_recomputed: bool = False  # a forward pass that runs again
     is_of_optimizer: bool = False
-    is_of_distributions: bool = False
     module: str | None = None  # the class of the outermost one whose call it is in
     # Of the program that this step has called outside of one, where they begin
     functions: tuple[Line, ...] = ()
@@ -158,7 +156,6 @@ class ProgramFrames:
             tuple(rounds),
             is_backward or not lines,
             is_recomputed,
-            is_of_distributions=any(owner == "distributions" for _, owner, _, _ in chain),
             module=type(chain[outermost][0].f_locals.get("self")).__name__ if outermost >= 0 else None,
             functions=functions,
         )

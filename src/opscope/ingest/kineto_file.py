@@ -72,6 +72,9 @@ _INSIDE = 16
 # A wait near the start that takes so much of the recording, and during it the device's recorded work.
 _OF_DEVICES = ("_op", "_ccp_events")  # categories of what devices do that nothing here knows: HPU, MTIA
 _NEAR_START, _LONG_WAIT, _LONG_WAIT_NS, _BUSY_WAIT = 0.1, 0.1, 1_000_000, 0.5
+# Silences of the host in compiled code, each, how many of them, and what they take of the recording.
+_COMPILED = re.compile(r"(?:## Call )?Compiled(?:Fx|Function)|Torch-Compiled Region")
+_STALL_NS, _STALLS, _STALLED = 500_000, 8, 0.2
 _REASONS = ("outside_recording", "overruns_stream")
 _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
@@ -147,6 +150,42 @@ def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: 
     if waited_ns:
         evidence = {"count": len(waited_ns), "device_ns": None, "host_ns": sum(waited_ns)}
         yield finding("recording.unrecorded_work", trace_id, evidence, time=format_duration(sum(waited_ns)))
+
+
+def _stalls(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+    """Long silences of the host inside of compiled code, each right before a kernel of its own."""
+    operators = columns(
+        events.rows["operator"],
+        *("thread_key", "start_ns", "duration_ns"),
+        is_compiled=lambda part: part.told(lambda name: _COMPILED.match(name or "") is not None, "name"),
+        is_own=lambda part: part.told(lambda name: (name or "").isidentifier(), "name"),
+    )
+    is_compiled = operators["is_compiled"].astype(bool)
+    if not is_compiled.any():
+        return
+    calls = columns(events.rows["call"], "thread_key", "start_ns", "duration_ns")
+    both = {name: np.concatenate((operators[name], calls[name])) for name in calls}
+    silent_ns = []
+    for thread in np.unique(operators["thread_key"][is_compiled]):
+        start_ns, length_ns = (
+            both[name][both["thread_key"] == thread] for name in ("start_ns", "duration_ns")
+        )
+        moments_ns = np.unique(np.concatenate((start_ns, start_ns + length_ns)))
+        places = np.flatnonzero(np.diff(moments_ns) >= _STALL_NS)
+        begun_ns, ended_ns = moments_ns[places], moments_ns[places + 1]
+        mine = operators["thread_key"] == thread
+        within = np.flatnonzero(mine & is_compiled)
+        within = within[np.argsort(operators["start_ns"][within], kind="stable")]
+        since_ns = operators["start_ns"][within]
+        until_ns = np.maximum.accumulate(since_ns + operators["duration_ns"][within])
+        around = np.searchsorted(since_ns, begun_ns, side="right") - 1
+        is_own = np.isin(ended_ns, operators["start_ns"][mine & operators["is_own"].astype(bool)])
+        silent_ns += (ended_ns - begun_ns)[is_own & (around >= 0) & (until_ns[around] > ended_ns)].tolist()
+    first_ns, last_ns = _host_extent(events)
+    if len(silent_ns) >= _STALLS and sum(silent_ns) >= _STALLED * (last_ns - first_ns):
+        evidence = {"count": len(silent_ns), "device_ns": None, "host_ns": sum(silent_ns)}
+        share = f"{100 * sum(silent_ns) / (last_ns - first_ns):.0f}"
+        yield finding("recording.stalls", trace_id, evidence, share=share)
 
 
 def end_steps(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
@@ -280,6 +319,8 @@ def read_kineto(
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
+        if sidecar is None:  # which times steps without a profiler
+            defects += _stalls(trace_id, events)
         open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
         census = Filler(session, trace_id, events).fill()
         if not census.categories:

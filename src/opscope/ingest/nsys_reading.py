@@ -315,7 +315,7 @@ def read_export(
                 raise InputError(
                     "CUDA was traced, and the export holds no CUDA calls, no device work and no NVTX ranges",
                     source=name,
-                    hint=said or "The recorded program made no CUDA call: check that it uses the GPU",
+                    hint=said or _NO_CALL,
                 )
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
@@ -338,6 +338,10 @@ def _problems(export: Export) -> list[str]:
     return list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
 
 
+_NO_CALL = (
+    "Either the program made no CUDA call, or nsys could not trace it: check that it uses the GPU, and that "
+    "nsys is as new as the driver"
+)
 _TRACING_FAILED = re.compile("CUPTI_ERROR|CUDA profiling|CUDA.* not supported")
 
 
@@ -350,7 +354,10 @@ def _is_cuda_traced(export: Export) -> bool:
 
 def _unsupported(export: Export) -> str:
     """Those that say why nothing was recorded, as a hint."""
-    found = [one for one in _problems(export) if _TRACING_FAILED.search(one)]
+    texts = (str(text) for (text,) in export.of(_STRINGS, "value"))
+    # Some versions keep what they say among all texts alone.
+    said = _problems(export) or [text for text in texts if "not supported" in text]
+    found = [one for one in said if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
 
 

@@ -492,7 +492,7 @@ def _blocks(grid: str | None) -> str | None:
         return None
 
 
-_OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
+_OPERATOR, _UNKNOWN = "cpu_op", "replay of graph {number}"
 
 
 def _write(

@@ -166,8 +166,7 @@ class UnusedWork(msgspec.Struct, frozen=True):
     text: str | None  # what the line says, where it is a whole statement
     is_whole: bool  # whether that is (almost) all that the line does
     is_of_weights: bool = False  # whether it is what convolutions' backward passes work out for weights alone
-    is_checked: bool = False  # whether truth values came of it, for which Python waited, and nothing else
-    is_of_distributions: bool = False  # whether it is torch.distributions that asked for these
+    is_checked: bool = False  # of older sidecars: whether Python waited for truth values that came of it
 
 
 class PaddedInput(msgspec.Struct, frozen=True):

@@ -41,6 +41,8 @@ _CAUSES = {
     IdleCause.UNKNOWN: "the trace does not tell why",
 }
 
+_STAGED = "HtoD (Pageable"  # the host first copies such memory aside, where the device can read it
+
 
 def headline(summary: Summary) -> doc.FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
@@ -82,7 +84,8 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             rest = f"; next to nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
         elif left_ns > _FIFTIETH * whole_ns:
             rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
-        yield "Recording", (doc.Strong(format_duration(whole_ns)), "; no steps in it", rest)
+        steps = "" if summary.engine_steps else "; no steps in it"
+        yield "Recording", (doc.Strong(format_duration(whole_ns)), steps, rest)
 
 
 def _between(interval_ns: tuple[float, float]) -> str:
@@ -120,6 +123,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     # What was simulated of a recording without steps says nothing of it if most lies outside.
     least_ns = 0 if summary.steps else max(spans_ns, default=0)
     is_told = step is not None and step.missing is None and 2 * step.recorded_ns > least_ns
+    # Nor if it depends on what the host did before it launched anything.
+    is_told = is_told and step is not None and abs(step.device_ns - step.host_ns) > summary.lead_in_ns
     if step is not None and is_told and not summary.is_cold:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
@@ -132,10 +137,13 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     causes = summed(cause for one in used for cause in one.idle_by_cause.items())
     if not summary.is_cold and causes.total() >= _LEAST_IDLE * sum(spans_ns) > 0:
         cause, ns = causes.most_common(1)[0]
-        yield (
-            "GPU waits",
-            f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES.get(cause, cause.meaning)}",
-        )
+        reason = _CAUSES.get(cause, cause.meaning)
+        staged_ns = sum(one.idle_ns for one in summary.counted_timeline.waits if _STAGED in (one.copy or ""))
+        if cause is IdleCause.SYNCHRONIZATION and staged_ns > ns / 2:
+            reason = "the host copied pageable memory to the GPU"
+        elif summary.lead_in_ns > ns / 2:
+            reason = "nothing had been launched yet"
+        yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {reason}"
 
 
 def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
@@ -148,7 +156,7 @@ def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Communication that nothing runs beside, from a tenth of the time on, whatever else leads."""
     exposed_ns = summary.counted_timeline.exposed_ns
-    spans_ns = summed((one.trace_id, one.span_ns) for one in summary.counted_timeline.in_use if one.span_ns)
+    spans_ns = summed((one.trace_id, one.own_ns) for one in summary.counted_timeline.in_use if one.own_ns)
     if exposed_ns.total() <= _TENTH * spans_ns.total():
         return
     text = f"communication, {format_share(exposed_ns.total(), spans_ns.total())} of the time"

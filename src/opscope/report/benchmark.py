@@ -154,20 +154,10 @@ def benchmark_document(
 
 
 def _headline(result: BenchmarkResult) -> doc.FactList:
-    timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
-    ranked = list(enumerate(timed, 1))
-    told: list[tuple[str, doc.Text]] = []
-    for rank, row in ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]:
-        label = "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}"
-        text = f": {units.format_duration(row.median_ns)}, {doc.plain(verdict_cell(row, result.reference))}"
-        if row.ceiling_fraction is not None:
-            text += f", {units.format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
-        told.append((label, (doc.Code(row.name), text)))
     wrong = [doc.Code(row.name) for row in result.rows if row.status in _WRONG]
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
     return doc.facts(
         ("Result", _fastest(result)),
-        *told,
         ("Why", next(iter(explanations(result)), None)),
         ("Wrong or failed", doc.joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
@@ -176,7 +166,6 @@ def _headline(result: BenchmarkResult) -> doc.FactList:
     )
 
 
-_ENDS = 3
 _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
 
 
@@ -401,7 +390,7 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     headline = doc.facts(
         *(
             ("Fastest", (doc.Code(name), f" at {count} of {units.counted(wins.total(), 'point')}"))
-            for name, count in wins.most_common(_ENDS)
+            for name, count in wins.most_common(3)
         ),
         ("Swept", swept),
         ("Without a result", units.counted(len(sweep.failures), "point") if sweep.failures else None),

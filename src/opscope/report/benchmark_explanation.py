@@ -30,7 +30,6 @@ def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
     if reference is not None:
         said += _same(reference, [row for row in rows if row.verdict is Verdict.SAME])
         said += _kernel_counts(reference, rows)
-    said += _teaching(rows)
     said += _ceilings(rows)
     for row in rows:
         if row.verdict is Verdict.AMBIGUOUS and row.verdict_reason:
@@ -86,33 +85,6 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
             f" launches {units.format_mean_count(few.kernels_launched)}{each}: "
             f"intermediate results pass through memory{memory}.",
         )
-
-
-def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    """The simple version beside the good one of the same kind."""
-    for row in rows:
-        of_kind = [one for one in rows if one.engine is row.engine and not one.teaching]
-        by_name = [one for one in of_kind if row.name.startswith(one.name)]
-        good = min(by_name or of_kind, key=lambda one: one.median_ns or 0.0, default=None)
-        if not row.teaching or good is None or not good.median_ns or not row.median_ns:
-            continue
-        facts = []
-        if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
-            shares = f"{units.format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
-            facts.append(shares + units.format_percent(good.ceiling_fraction))
-        launches = []
-        for one in (row, good):
-            longest = one.profile.kernels[0] if one.profile is not None and one.profile.kernels else None
-            if longest is not None and longest.grid is not None and longest.block is not None:
-                grid, block = units.format_extent(longest.grid), units.format_extent(longest.block)
-                launches.append(f"{grid} blocks of {block} threads")
-        if len(launches) == 2 and launches[0] != launches[1]:
-            facts.append(f"{launches[0]} against {launches[1]}")
-        note = f" ({row.note})" if row.note else ""
-        ratio = row.median_ns / good.median_ns
-        times = units.format_ratio(ratio) if ratio >= 1 else f"{ratio:.2f}×"
-        more = f": {'; '.join(facts)}" if facts else ""
-        yield (Code(row.name), f"{note} takes {times} the time of ", Code(good.name), f"{more}.")
 
 
 def _ceilings(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:

@@ -71,6 +71,9 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Docu
     )
 
 
+_NO_LIMIT = "unknown: the report lacks the share of compute or of memory (ncu --set basic collects them)"
+
+
 def _opening(analysis: CounterAnalysis, groups: Sequence[AlikeLaunches]) -> doc.FactList:
     whole_ns = sum(one.duration_ns for one in groups)
     shares = [f"{name} {format_share(ns, whole_ns)}" for name, ns in _limits(groups).most_common() if ns]
@@ -92,11 +95,14 @@ def _opening(analysis: CounterAnalysis, groups: Sequence[AlikeLaunches]) -> doc.
         for one in (kernel.counters.device for kernel in analysis.kernels)
     )
     failed = dict.fromkeys(doc.Code(one.decoded.title) for one in unmeasured(analysis.kernels))
+    count = counted(len(analysis.kernels), "launch")
+    untimed = sum(one.counters.duration_ns is None for one in analysis.kernels)
+    missing = f"; {untimed} without a time" if 0 < untimed < len(analysis.kernels) else ""
     lost = (*doc.joined(failed, most=_NAMED), ": profiling failed, so that no change can be told")
     return doc.facts(
         ("Defect", lost if failed else None),
-        ("Kernels", f"{counted(len(analysis.kernels), 'launch')}, {format_duration(whole_ns)} in all"),
-        ("Time limited by", ", ".join(shares)),
+        ("Kernels", f"{count}, {format_duration(whole_ns)} in all{missing}"),
+        ("Time limited by", ", ".join(shares) or _NO_LIMIT),
         ("Longest", longest),
         *changes,
         ("Based on", ", ".join(devices)),

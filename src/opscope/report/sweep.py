@@ -126,33 +126,17 @@ def sweep_document(records: Sequence[Record]) -> doc.Document:
 
 def _headline(records: Sequence[Record]) -> doc.FactList:
     done = [record for record in records if record["status"] != "failed"]
-    timed = [((one["step"] or {}).get("unrecorded_ms") or {}, one) for one in done]
-    steps = [
-        (ms, one)
-        for of, one in timed
-        if (ms := of.get("median", one["summary"]["wall_time_ms_per_step"])) is not None
-    ]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
-    busy = [(share, one) for one in done if (share := (one["step"] or {}).get("busy_fraction")) is not None]
-    best, most = min(steps, key=itemgetter(0), default=None), max(rates, key=itemgetter(0), default=None)
-    least = min(busy, key=itemgetter(0), default=None)
-    slowest = max(steps, key=itemgetter(0), default=None)
+    most = max(rates, key=itemgetter(0), default=None)
     tops = Counter(one["top_operator"]["name"] for one in done if one["top_operator"])
     return doc.facts(
-        ("Shortest step", _step_text(best)),
-        ("Longest step", None if slowest is best else _step_text(slowest)),
         ("Highest throughput", None if most is None else f"{_rate(most[0])} per s at {most[1]['label']}"),
-        ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
         *(
             ("Top operator", (doc.Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
             for name, count in tops.most_common(1)
         ),
         ("Failed", f"{len(records) - len(done)} of {len(records)}" if len(done) < len(records) else None),
     )
-
-
-def _step_text(step: tuple[float, Record] | None) -> str | None:
-    return None if step is None else f"{_milliseconds(step[0])} at {step[1]['label']}"
 
 
 def _rate(per_s: float) -> str:

@@ -36,7 +36,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     # Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for
     optimizers: list[str] = []
     loaders: int = 0  # DataLoaders without worker processes
-    unpinned_loaders: int = 0  # DataLoaders that pin no memory
     convolutions: int = 0  # Modules that are 2-d or 3-d convolutions
     attention: list[str] = []  # Attention implementations of transformers models
     filled_gradients: int = 0  # Calls of zero_grad that fill gradients with zeros
@@ -115,7 +114,6 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     ),
     "fills": (lambda facts: facts.filled_gradients, "zero_grad fills no gradients"),
     "loader": (lambda facts: facts.loaders, "it creates no DataLoader without workers"),
-    "unpinned": (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory"),
 }
 
 
@@ -434,15 +432,14 @@ def _take_over_gradients(hooks: Hooks) -> None:
     hooks.undo.callback(copy)
 
 
-def _optimizer(option: str, hooks: Hooks) -> None:
-    other = "foreach" if option == "fused" else "fused"
+def _fused(hooks: Hooks) -> None:
     for one in list(hooks.optimizers.values()):
         for group in one.param_groups if type(one).__name__ in FUSED else ():
-            if option in group and not group[option]:
-                old = {key: group[key] for key in (option, other)}
+            if "fused" in group and not group["fused"]:
+                old = {key: group[key] for key in ("fused", "foreach")}
                 scales = getattr(one, "_step_supports_amp_scaling", False)
                 hooks.undo.callback(_take_form, hooks.torch, one, group, old, scales)
-                _take_form(hooks.torch, one, group, {option: True, other: False}, option == "fused")
+                _take_form(hooks.torch, one, group, {"fused": True, "foreach": False}, scales=True)
                 hooks.applied.add("optimizer")
 
 
@@ -492,17 +489,6 @@ def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], ho
             hooks.applied.add("loader")
 
     hooks.on_making("torch.utils.data:DataLoader", change)
-
-
-def _pinned(hooks: Hooks) -> None:
-    def without_waiting(one: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if not one.is_cuda and one.is_pinned():
-            kwargs["non_blocking"] = True
-        return (one, *args), kwargs
-
-    _loader(lambda _: True, {"pin_memory": True}, hooks)
-    for name in ("to", "cuda"):
-        hooks.wrap_arguments(hooks.torch.Tensor, name, without_waiting)
 
 
 _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
@@ -596,13 +582,8 @@ CATALOG = (
         ("launch_bound",), 0.0, "capture", is_live=False,
     ),
     TriedChange(
-        "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
+        "fused_optimizer", "the optimizer's fused implementation", _fused,
         ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, fused=True)",
-        (), _REORDERED, "optimizer",
-    ),
-    TriedChange(
-        "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
-        ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         (), _REORDERED, "optimizer",
     ),
     TriedChange(
@@ -615,12 +596,6 @@ CATALOG = (
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
-    ),
-    TriedChange(
-        "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
-        ("cuda", "unpinned"),
-        'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("host_copies",), is_live=False,
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs",

@@ -230,7 +230,6 @@ class _Witness:
 
     def _loader(self, _: Any, arguments: dict[str, Any]) -> None:
         self._facts.loaders += not arguments.get("num_workers")
-        self._facts.unpinned_loaders += not arguments.get("pin_memory")
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.filled_gradients += not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)

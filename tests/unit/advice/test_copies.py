@@ -98,10 +98,10 @@ def test_copies_and_waits_of_a_program_in_cuda(load, builder, found):
     assert codes(assess(load(builder)).advice or ()) == found
 
 
-@pytest.mark.parametrize(("call", "said"), [("cudaLaunchKernel", True), ("cudaMemPrefetchAsync", False)])
-def test_pages_that_come_as_kernels_touch_them(load, call, said):
-    builder = TraceBuilder(deviceProperties=[H200]).launch(0, 2, name=call)
-    builder.launch(10, 2).kernel("add(float*)", 20, 5000, grid=[400, 1, 1])
+@pytest.mark.parametrize(("begins_us", "said"), [(20, True), (4200, False)], ids=["touched", "fetched"])
+def test_pages_that_come_as_kernels_touch_them(load, begins_us, said):
+    builder = TraceBuilder(deviceProperties=[H200]).launch(0, 2, name="cudaMemPrefetchAsync")
+    builder.launch(10, 2).kernel("add(float*)", begins_us, 5000, grid=[400, 1, 1])
     for at in range(30, 4030, 40):
         builder.event(
             "gpu_memcpy",

@@ -202,8 +202,9 @@ def test_what_counters_say(kernel, codes, counters):
 
 
 def test_where_one_was_not_measured_no_change_is_told(kernel):
-    one, failed = describe(kernel, stalls={"barrier": 4.0}), counted(kernel(values={}))
+    one, failed = describe(kernel, stalls={"barrier": 4.0}), counted(kernel(values={}, mangled_name="other"))
     assert unmeasured([one, failed]) == [failed]
+    assert unmeasured([one, counted(kernel(values={}))]) == []  # others of it were measured
     assert unmeasured([one]) == unmeasured([failed]) == []  # of a report without times
 
 

@@ -531,33 +531,6 @@ def test_an_optimizers_work_has_no_line_and_its_closure_is_the_programs(optimize
     assert "way" not in functions
 
 
-@pytest.mark.parametrize(
-    "optimizers", [(), (torch.optim.Adam,)], ids=["alone", "before an optimizer's state"]
-)
-def test_checks_are_told_from_what_is_read(monkeypatch, optimizers):
-    monkeypatch.setattr(dataflow, "_HOST", "nowhere")  # so that these tensors are a device's
-    net, normal = Net(), partial(torch.distributions.Normal, validate_args=True)  # torch.compile sets it off
-
-    def step():
-        drawn = normal(net(torch.randn(8, 8)), 1.0).rsample()
-        if drawn.isnan().any():
-            raise ValueError
-        drawn.sum().item()
-        if steps:  # the first step is not watched
-            net.zero_grad()
-            drawn.sum().backward()
-            for one in made:
-                one.step()
-        steps.append(drawn.shape)
-
-    steps, made = [], [one(net.parameters()) for one in optimizers]
-    found = [one for one in watched(step).unused if one.is_checked]
-    assert [(one.text is not None, one.is_of_distributions) for one in found] == [
-        (True, True),
-        (False, False),
-    ]
-
-
 def some_of_one_size():
     net = Net()
     for part in torch.randn(28, 8).split([2, 2, 6, 6, 6, 6]):

@@ -75,8 +75,11 @@ class TestProcesses:
             return builder
 
         said = "CUDA profiling might have not been started correctly."
-        with pytest.raises(InputError, match=r"CUDA was traced, .*\. The recorded program made no CUDA call"):
+        with pytest.raises(InputError, match=r"CUDA was traced, .*\. Either the program made no CUDA call"):
             load_export(traced())
+        lacks = "Installed CUDA driver version (13.0) is not supported by this build of Nsight Systems"
+        with pytest.raises(InputError, match=rf"says: {re.escape(lacks)}$"):
+            load_export(traced().plain_row("ThreadNames", nameId=lacks, globalTid=1))
         before = ExportBuilder().plain_row("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="Cuda")
         with pytest.raises(InputError, match="CUDA was traced"):
             load_export(before)

@@ -135,9 +135,9 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
     trace = replayed(replayed(replayed(TraceBuilder()), 200, names=("other",)), 300)
     session = load(trace)
     assert session.query(ROWS) == [
-        ("gemm", "graph 1 of engine step", "graph"), ("add", "graph 1 of engine step", "graph"),
-        ("other", "graph 2 of engine step", "graph"),
-        ("gemm", "graph 1 of engine step", "graph"), ("add", "graph 1 of engine step", "graph"),
+        ("gemm", "replay of graph 1", "graph"), ("add", "replay of graph 1", "graph"),
+        ("other", "replay of graph 2", "graph"),
+        ("gemm", "replay of graph 1", "graph"), ("add", "replay of graph 1", "graph"),
     ]  # fmt: skip
     messages = " ".join(f"{one.message} {one.suggestion}" for one in session.findings())
     assert "custom_op" not in messages
@@ -216,7 +216,7 @@ def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, ca
         f"its add runs 9×1×1 blocks, 7×1×1 in the capture in {capture}: "
         "the capture is of another batch, or the graph was updated after it"
     )
-    assert {row[1] for row in session.query(ROWS)} == {"graph 1 of engine step"}
+    assert {row[1] for row in session.query(ROWS)} == {"replay of graph 1"}
     assert [one.code for one in session.findings() if one.code.startswith("graphs.")] == [
         "graphs.capture_refused"
     ]
@@ -227,9 +227,7 @@ def test_replays_before_and_after_an_update_are_each_what_they_are(load, capture
     trace = replayed(replayed(TraceBuilder(), **ids), 200, names=("gemm", "mul"), **ids)
     session = load(trace, captures=[capture])
     assert [row[3] for row in session.query(REPLAYS)] == ["node_ids", None]
-    assert [row[1] for row in session.query(ROWS)] == ["aten::mm", "aten::add"] + [
-        "graph 1 of engine step"
-    ] * 2
+    assert [row[1] for row in session.query(ROWS)] == ["aten::mm", "aten::add"] + ["replay of graph 1"] * 2
 
 
 @pytest.mark.parametrize("ids", [(0, 0), ((9 << 32) | 4, 0), ((9 << 32) | 4, (9 << 32) | 4)])
@@ -271,7 +269,7 @@ def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path):
     write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", None),)))
     session = load(path)
     assert "graphs.note_unreadable" in [one.code for one in session.findings()]
-    assert session.query(ROWS)[0][1] == "graph 1 of engine step"
+    assert session.query(ROWS)[0][1] == "replay of graph 1"
 
 
 # Matching by itself.

@@ -210,3 +210,15 @@ def test_a_recording_of_the_cpu_alone(load):
     assert facts["Recording"] and "Step" not in facts
     assert facts["CPU"].startswith("790 µs of 904 µs in operators")
     assert facts["Data"] == "100 µs (11.1 %) waiting for the DataLoader"
+
+
+@pytest.mark.parametrize(("silence_us", "is_sound"), [(2000, False), (100, True)])
+def test_silences_before_kernels_of_compiled_code_withhold(load, silence_us, is_sound):
+    """The profiler holds the host up there, by 2 ms before each kernel of modded-nanogpt."""
+    builder = TraceBuilder().operator("## Call CompiledFxGraph abc ##", 0, 60_000)
+    for at in range(10, 60_000, 5000):
+        builder.operator("aten::mm", at, 20).launch(at + 5).kernel("gemm", at + 10, 40)
+        own = at + 20 + silence_us
+        builder.operator("linear_relu_kernel", own, 20).launch(own + 5).kernel("linear", own + 10, 40)
+    summary = Summary(load(builder))
+    assert defects(summary) == ({} if is_sound else {"recording.stalls": (12, True)})

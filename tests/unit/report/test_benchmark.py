@@ -10,7 +10,6 @@ from opscope.model.benchmark import (
     CallProfile,
     Ceiling,
     DeviceState,
-    Engine,
     KernelUse,
     OutputCheck,
     Status,
@@ -68,11 +67,6 @@ RATIOS = ((9.83, SLOWER), (10.63, SLOWER), (0.5, FASTER), (1.0031, SAME), (0.98,
 KERNEL = profile("pow_kernel(float)")
 AT_COPY = {"ceiling": "copy", "ceiling_fraction": 0.97}
 UNAVAILABLE = {"status": Status.UNAVAILABLE, "reason": "nvcc is not installed. Install the CUDA toolkit"}
-TEACHING = row(
-    "cuda_teaching", 206_000, engine=Engine.CUDA, teaching=True, note="one element per thread",
-        ceiling="copy",
-    ceiling_fraction=0.61, profile=profile("k", grid=(262_144, 1, 1), block=(256, 1, 1)),
-)  # fmt: skip
 RESULTS = {
     "a median has the digits that its interval leaves": result(
         *(row(f"r{at}", median_ns, interval_ns=ends) for at, (median_ns, ends) in enumerate(MEDIANS))
@@ -112,11 +106,6 @@ RESULTS = {
     "more kernels do not explain a faster row": result(
         row("torch", profile=profile("a")), row("split", 100_000, profile=profile("a", "b"), verdict=FASTER,
             ratio=0.8)
-    ),
-    "a teaching version beside its good one": result(
-        row("torch"), row("cuda", engine=Engine.CUDA, profile=profile("k", grid=(4096, 1, 1), block=(512, 1,
-            1)), **AT_COPY),
-        TEACHING,
     ),
     "above the ceiling": result(row("torch", ceiling="copy", ceiling_fraction=1.4)),
     "undecided": result(

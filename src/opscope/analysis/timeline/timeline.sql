@@ -100,8 +100,9 @@ GROUP BY trace_id ORDER BY trace_id
 
 -- :name first_runs
 -- One row per first launch of a kernel of a trace that takes long although the device has nothing else to do: it loads
--- code; and, with operators, per first call of one that takes several times as long as all later ones: what it takes
--- beyond those. Parameters: the trace, whether to ask for operators, and what is long.
+-- code, and per call that does nothing else; and, with operators, per first call of one that takes several times as long
+-- as all later ones: what it takes beyond those. Parameters: the trace, calls that load, whether to ask for operators,
+-- and what is long.
 -- Reads runtime_calls, device_activities, operators.
 SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     SELECT * FROM (
@@ -109,6 +110,8 @@ SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
         FROM runtime_calls c JOIN device_activities a USING (runtime_call_id)
         WHERE a.kind = 'kernel' AND c.trace_id = $trace
         QUALIFY row_number() OVER (PARTITION BY a.name_id ORDER BY c.start_ns, runtime_call_id) = 1)
+    UNION ALL SELECT name, start_ns, duration_ns FROM runtime_calls
+    WHERE trace_id = $trace AND list_contains($loads, name)
     UNION ALL SELECT 'first calls of operators', start_ns + usual_ns, duration_ns - usual_ns FROM (
         SELECT start_ns, duration_ns, count(*) OVER (PARTITION BY name) AS calls,
             max(duration_ns) OVER (PARTITION BY name ORDER BY start_ns, operator_id

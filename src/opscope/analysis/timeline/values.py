@@ -83,6 +83,11 @@ class TimePartition(msgspec.Struct, frozen=True):
     def busy_ns(self) -> int:
         return self.span_ns - self.idle_ns
 
+    @property
+    def own_ns(self) -> int:
+        """The window without the time in which what ran was launched outside of its steps."""
+        return self.span_ns - self.launched_outside_ns
+
 
 class DeviceStep(msgspec.Struct, frozen=True):
     """The parts of a device's busy time, of what one step launched on it, whenever it ran."""

@@ -317,6 +317,7 @@ def _first_runs(session: Session, trace_id: int, *, with_operators: bool) -> Arr
     parameters = {
         "trace": trace_id,
         "with_operators": with_operators,
+        "loads": [] if with_operators else names_of(session, CallRole.LOADS),
         "loading": _LOADING_NS if with_operators else _LONG_LAUNCH_NS,
     }
     return columns(session, sql(__package__, "timeline:first_runs"), parameters)
