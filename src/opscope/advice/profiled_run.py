@@ -46,7 +46,6 @@ _TOLD_BY = {
     "attention_contexts": "softmax",
     "capture:growing": "aten::cat",
     "image_calls": "conv|batch_norm|group_norm|upsample|max_pool2d",
-    "optimizer": r"Optimizer\.",
 }
 
 

@@ -391,9 +391,10 @@ def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
     """A launch too small, a busy unit, the main reason of warps to wait, and too few of them."""
     counters, book, occupancy = kernel.counters, counter_book(), kernel.counters.occupancy
     busy = max(counters.ratio(one) or 0.0 for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION))
-    waves, possible, is_waiting = occupancy.waves, occupancy.theoretical, kernel.limit is CounterLimit.LATENCY
-    few = (possible or 1.0) < _threshold("occupancy")
-    is_small = kernel.limit is CounterLimit.LAUNCH_SIZE or (is_waiting and few and (waves or 1.0) < 1.0)
+    waves, is_waiting = occupancy.waves, kernel.limit is CounterLimit.LATENCY
+    possible = 1.0 if occupancy.theoretical is None else occupancy.theoretical
+    is_held = is_waiting and possible < _threshold("occupancy")
+    is_small = kernel.limit is CounterLimit.LAUNCH_SIZE or (is_held and (waves or 1.0) < 1.0)
     if is_small and counters.grid and counters.block and waves is not None:
         blocks = f"{counted(prod(counters.grid), 'block')} of {counted(prod(counters.block), 'thread')}"
         device = f"{counters.device.sm_count or 'its'} multiprocessors"
@@ -418,11 +419,9 @@ def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
         yield _finding("stall", message, min(share, 1 - busy), stall["remedy"])  # NVIDIA's estimate
     # Where two resources allow no more, a change of one gains nothing; nor where no block waits for a place.
     resource = book["resources"].get(" ".join(occupancy.limiters))
-    if is_waiting and resource and few and not is_small:
-        message = (
-            f"at most {format_percent(possible or 0.0)} of the warps that a multiprocessor holds can be there"
-        )
-        yield _finding("few_warps", message, 1 - max(possible or 0.0, busy), resource["remedy"])
+    if is_held and resource and not is_small:
+        message = f"at most {format_percent(possible)} of the warps that a multiprocessor holds can be there"
+        yield _finding("few_warps", message, 1 - max(possible, busy), resource["remedy"])
 
 
 def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:

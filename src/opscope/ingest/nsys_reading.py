@@ -354,9 +354,10 @@ def _is_cuda_traced(export: Export) -> bool:
 
 def _unsupported(export: Export) -> str:
     """Those that say why nothing was recorded, as a hint."""
-    texts = (str(text) for (text,) in export.of(_STRINGS, "value"))
     # Some versions keep what they say among all texts alone.
-    said = _problems(export) or [text for text in texts if "not supported" in text]
+    said = _problems(export) or [
+        text for (text,) in export.of(_STRINGS, "value") if "not supported" in str(text)
+    ]
     found = [one for one in said if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
 

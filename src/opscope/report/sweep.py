@@ -128,12 +128,13 @@ def _headline(records: Sequence[Record]) -> doc.FactList:
     done = [record for record in records if record["status"] != "failed"]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
     most = max(rates, key=itemgetter(0), default=None)
-    tops = Counter(one["top_operator"]["name"] for one in done if one["top_operator"])
     return doc.facts(
         ("Highest throughput", None if most is None else f"{_rate(most[0])} per s at {most[1]['label']}"),
         *(
             ("Top operator", (doc.Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
-            for name, count in tops.most_common(1)
+            for name, count in Counter(
+                one["top_operator"]["name"] for one in done if one["top_operator"]
+            ).most_common(1)
         ),
         ("Failed", f"{len(records) - len(done)} of {len(records)}" if len(done) < len(records) else None),
     )

@@ -480,12 +480,11 @@ def _channels_last(hooks: Hooks) -> None:
     hooks.inputs.append(turned)
 
 
-def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], hooks: Hooks) -> None:
-    """Have DataLoaders that fit made with other arguments."""
-
+def _workers(hooks: Hooks) -> None:
     def change(_: Any, arguments: dict[str, Any]) -> None:
-        if fits(arguments):
-            arguments.update(values)
+        if not arguments.get("num_workers"):
+            count = max(1, min(8, (os.cpu_count() or 2) - 1))
+            arguments.update(num_workers=count, persistent_workers=True)
             hooks.applied.add("loader")
 
     hooks.on_making("torch.utils.data:DataLoader", change)
@@ -598,12 +597,7 @@ CATALOG = (
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
-        "loader_workers", "worker processes in the DataLoader, kept between epochs",
-        partial(
-            _loader,
-            lambda given: not given.get("num_workers"),
-            {"num_workers": max(1, min(8, (os.cpu_count() or 2) - 1)), "persistent_workers": True},
-        ),
+        "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
         ("loader",),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), is_live=False,
