@@ -91,9 +91,9 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> CounterLimit | None:
-        compute, memory, dram = (
-            self.counters.ratio(one)
-            for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION)
+        compute, memory, dram, l1 = map(
+            self.counters.ratio,
+            (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION, Quantity.L1_FRACTION),
         )
         waves, busiest = self.counters.occupancy.waves, max(compute or 0, memory or 0)
         grid, multiprocessors = self.counters.grid, self.counters.device.sm_count
@@ -104,7 +104,7 @@ class CountedKernel(msgspec.Struct, frozen=True):
         if compute is None or memory is None:
             return None
         if busiest < _threshold("waiting_fraction"):
-            return CounterLimit.LATENCY
+            return CounterLimit.LOADS if (l1 or 0) >= _threshold("full_l1") else CounterLimit.LATENCY
         if self.counters.busiest_unit in ("loads_and_stores", "scattered_accesses"):
             return CounterLimit.LOADS
         if compute >= memory or dram is None:
