@@ -192,7 +192,7 @@ _EXPORT_TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_PLACE}, bytes, memKind, graphNodeId",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_PLACE}, graphId",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_PLACE}, syncType, eventId",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, returnValue",
     "NVTX_EVENTS": "start, end, eventType, globalTid, endGlobalTid, text, textId, domainId",
     "PROFILER_OVERHEAD": "start, end, globalTid, nameId, overheadType",
     "PROCESSES": "globalPid, pid, name",

@@ -52,10 +52,7 @@ def differing(run: ProfiledRun) -> tuple[Blocker, ...]:
 
 
 def in_the_way(run: ProfiledRun, found: Applicability) -> str:
-    """`aten::nonzero 64 times per step at moe.py:12 route`: each blocker with how often and where.
-
-    Of steps that differ, in which operators: how often they come per step says nothing of any.
-    """
+    """Each blocker with how often and where; of steps that differ, the operators that do."""
     if found.blocked_by and run.has_steps and found.blocked_by == differing(run):
         return f"steps differ in {listed([one.operator or 'launches' for one in found.blocked_by], 3)}"
     return listed(

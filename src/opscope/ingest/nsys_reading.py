@@ -315,7 +315,9 @@ def read_export(
                 raise InputError(
                     "CUDA was traced, and the export holds no CUDA calls, no device work and no NVTX ranges",
                     source=name,
-                    hint=said or _NO_CALL,
+                    hint=said
+                    or "Either the program made no CUDA call, or nsys could not trace it: check that it uses "
+                    "the GPU, and that nsys is as new as the driver",
                 )
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
@@ -338,10 +340,6 @@ def _problems(export: Export) -> list[str]:
     return list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
 
 
-_NO_CALL = (
-    "Either the program made no CUDA call, or nsys could not trace it: check that it uses the GPU, and that "
-    "nsys is as new as the driver"
-)
 _TRACING_FAILED = re.compile("CUPTI_ERROR|CUDA profiling|CUDA.* not supported")
 
 
@@ -352,13 +350,17 @@ def _is_cuda_traced(export: Export) -> bool:
     return is_asked or ("CAPTURE_EVENT_TYPE", "Cuda") in said
 
 
+_FAILED_LAUNCHES = f"""SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN {_STRINGS} ON id = nameId
+WHERE returnValue <> 0 AND value LIKE '%Launch%' LIMIT 1"""
+
+
 def _unsupported(export: Export) -> str:
     """Those that say why nothing was recorded, as a hint."""
     # Some versions keep what they say among all texts alone.
-    said = _problems(export) or [
+    texts = _problems(export) or [
         text for (text,) in export.of(_STRINGS, "value") if "not supported" in str(text)
     ]
-    found = [one for one in said if _TRACING_FAILED.search(one)]
+    found = [one for one in texts if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
 
 
@@ -409,11 +411,12 @@ class _Reader:
         events, owners = self._stage_process(process)
         system = _pairs(self.export, "TARGET_INFO_SYSTEM_ENV")
         recorder = "wsl2" if "WSL2" in system.get("SoftwareReleaseVersion", "") else "nsys"
+        if self.export.has("CUPTI_ACTIVITY_KIND_RUNTIME", "returnValue"):
+            recorder = "failed" if self.export.rows(_FAILED_LAUNCHES) else recorder
         defects = [*distrust(self.session, trace_id, events, recorder=recorder)]
         census = Filler(self.session, trace_id, events).fill()
         self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
-        version = integer(system.get("CudaDriverVersion"))
         rank, world_size = _rank(export) if is_only else (None, None)
         properties = {
             "recorder": "Nsight Systems",
@@ -432,7 +435,7 @@ class _Reader:
             rank=rank,
             world_size=world_size,
             base_time_ns=_base_time(export, exported),
-            cuda_driver_version=version,
+            cuda_driver_version=(version := integer(system.get("CudaDriverVersion"))),
             driver_version=version_text(version),
             size_bytes=self.size_bytes,
             event_count=census.event_count,

@@ -95,13 +95,12 @@ def _opening(analysis: CounterAnalysis, groups: Sequence[AlikeLaunches]) -> doc.
         for one in (kernel.counters.device for kernel in analysis.kernels)
     )
     failed = dict.fromkeys(doc.Code(one.decoded.title) for one in unmeasured(analysis.kernels))
-    count = counted(len(analysis.kernels), "launch")
-    untimed = sum(one.counters.duration_ns is None for one in analysis.kernels)
-    missing = f"; {untimed} without a time" if 0 < untimed < len(analysis.kernels) else ""
+    all_of, untimed = len(analysis.kernels), sum(one.counters.duration_ns is None for one in analysis.kernels)
+    missing = f"; {untimed} without a time" if 0 < untimed < all_of else ""
     lost = (*doc.joined(failed, most=_NAMED), ": profiling failed, so that no change can be told")
     return doc.facts(
         ("Defect", lost if failed else None),
-        ("Kernels", f"{count}, {format_duration(whole_ns)} in all{missing}"),
+        ("Kernels", f"{counted(all_of, 'launch')}, {format_duration(whole_ns)} in all{missing}"),
         ("Time limited by", ", ".join(shares) or _NO_LIMIT),
         ("Longest", longest),
         *changes,

@@ -100,6 +100,8 @@ class TestProcesses:
         assert (one.code, one.evidence["count"]) == ("recording.no_device_records", 2)
         assert one.message.startswith("2 launches and copies, 0 device records")
         assert "RestrictProfiling" in one.suggestion
+        broken = Summary(load_export(ExportBuilder().launch(10, returnValue=222)))
+        assert "launches returned errors" in broken.defects[0].message
         kernel = {"name": "SoftwareReleaseVersion", "value": "5.15.90.1-microsoft-standard-WSL2"}
         (one,) = Summary(load_export(builder.plain_row("TARGET_INFO_SYSTEM_ENV", **kernel))).defects
         assert "Windows driver" in one.suggestion and "RestrictProfiling" not in one.suggestion

@@ -220,5 +220,4 @@ def test_silences_before_kernels_of_compiled_code_withhold(load, silence_us, is_
         builder.operator("aten::mm", at, 20).launch(at + 5).kernel("gemm", at + 10, 40)
         own = at + 20 + silence_us
         builder.operator("linear_relu_kernel", own, 20).launch(own + 5).kernel("linear", own + 10, 40)
-    summary = Summary(load(builder))
-    assert defects(summary) == ({} if is_sound else {"recording.stalls": (12, True)})
+    assert defects(Summary(load(builder))) == ({} if is_sound else {"recording.stalls": (12, True)})
