@@ -333,18 +333,17 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Where no step tells what comes again, what came once or twice may be the start or the end.
         # And of a program in CUDA nothing but its calls is.
         is_unseen = host is None and run.summary.is_whole_process
-        # A function around several steps is no place: it is their loop.
-        longest_ns = run.session.scalar(_LONGEST_FRAME_SQL, [host]) or 0
-        if run.has_steps and longest_ns > _LOOP * run.window_ns / run.step_count:
-            continue
-        steps = len({gap.step for _, gap in found})
         is_again = run.has_steps or host in _COMPUTING or (len(found) >= _OFTEN and not is_unseen)
         if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
+            continue
+        # A function around several steps is no place: it is their loop.
+        if run.has_steps and run.session.scalar(_AROUND_SQL, [host, _LOOP * run.window_ns / run.step_count]):
             continue
         where = host or ("Python, before it calls PyTorch" if line else "code that was not recorded")
         where += f" at {line}" if line else ""
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
+        steps = len({gap.step for _, gap in found})
         is_often = run.has_steps and len(found) > 1 and 2 * steps >= run.step_count
         is_ahead = is_often and (host or line) and _is_own(host) and not (host or "").endswith(": forward")
         otherwise = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
@@ -373,7 +372,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
-_LONGEST_FRAME_SQL, _LOOP = "SELECT max(duration_ns) FROM frames WHERE name = ?", 2
+_AROUND_SQL, _LOOP = "SELECT EXISTS (FROM frames WHERE name = ? AND duration_ns > ?)", 2  # mean steps
 _OFTEN = 3  # gaps, or steps of which one tells nothing of the others
 _AHEAD = """\
 pool = concurrent.futures.ThreadPoolExecutor(1)

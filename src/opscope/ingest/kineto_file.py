@@ -154,15 +154,17 @@ def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: 
 
 def _stalls(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     """Long silences of the host inside of compiled code, each right before a kernel of its own."""
+    is_compiled = columns(
+        events.rows["operator"],
+        of=lambda part: part.told(lambda name: _COMPILED.match(name or "") is not None, "name"),
+    )["of"].astype(bool)
+    if not is_compiled.any():
+        return
     operators = columns(
         events.rows["operator"],
         *("thread_key", "start_ns", "duration_ns"),
-        is_compiled=lambda part: part.told(lambda name: _COMPILED.match(name or "") is not None, "name"),
         is_own=lambda part: part.told(lambda name: (name or "").isidentifier(), "name"),
     )
-    is_compiled = operators["is_compiled"].astype(bool)
-    if not is_compiled.any():
-        return
     calls = columns(events.rows["call"], "thread_key", "start_ns", "duration_ns")
     both = {name: np.concatenate((operators[name], calls[name])) for name in calls}
     silent_ns = []

@@ -443,16 +443,15 @@ class _Reader:
         )
         write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
-        is_explained, said = bool(defects) or not self.has_cuda, _unsupported(export)
         found = (
             *read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
             *defects,
-            *trace_findings(self.session, trace_id, is_explained=is_explained),
+            *trace_findings(self.session, trace_id, is_explained=bool(defects) or not self.has_cuda),
             *process_findings(self.session, trace_id, owners, operators, export, has_cuda=self.has_cuda),
         )
         self.session.add_findings(
-            msgspec.structs.replace(one, suggestion=said)
-            if said and one.code in ("recording.empty", "nsys.no_cuda")
+            msgspec.structs.replace(one, suggestion=_unsupported(export) or one.suggestion)
+            if one.code in ("recording.empty", "nsys.no_cuda")
             else one
             for one in found
         )

@@ -104,11 +104,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         if summary.cpu_time_ns < window_ns:  # else of several threads
             time += f" of {format_duration(window_ns)}"
         of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
-        device = (
-            "Apple's GPU was not recorded"
-            if any(re.search(r"_mps(_|$)", one.name) for one in summary.operators)
-            else "no device recorded"
-        )
+        of_apple = any(re.search(r"_mps(_|$)", one.name) for one in summary.operators)
+        device = "Apple's GPU was not recorded" if of_apple else "no device recorded"
         yield "CPU", f"{time} in operators, {device}{most}" if summary.is_cuda_traced else of_ranges
         if 0 < _TENTH * window_ns < summary.loader_ns:
             share = format_share(summary.loader_ns, window_ns)

@@ -159,7 +159,6 @@ def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_p
         lead_in_ns = steady_ns - (held_until_ns or window.start_ns)
         return msgspec.structs.replace(window, held_until_ns=held_until_ns, lead_in_ns=max(0, lead_in_ns))
     loading = _first_runs(session, trace_id, with_operators=False)
-    busy = merge(Spans(*columns(session, sql(__package__, "timeline:busy"), [trace_id]).values()))
     return msgspec.structs.replace(
         window,
         start_ns=begun_ns if is_held_up else min(begun_ns, launched_ns),
@@ -167,8 +166,12 @@ def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_p
         end_ns=end_ns,
         host_end_ns=end_ns,
         is_whole=True,
-        loading=subtract(merge((loading["start_ns"], loading["end_ns"])), busy),
+        loading=subtract(merge((loading["start_ns"], loading["end_ns"])), _busy(session, trace_id)),
     )
+
+
+def _busy(session: Session, trace_id: int) -> Spans:
+    return merge(Spans(*columns(session, sql(__package__, "timeline:busy"), [trace_id]).values()))
 
 
 class Occupation(msgspec.Struct, frozen=True):
@@ -357,7 +360,7 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
     busy = NOTHING
     if not recurs:
         # Where no other step tells, what a call waits for the device is no part of what it does once.
-        busy = merge(Spans(*columns(session, sql(__package__, "timeline:busy"), [trace_id]).values()))
+        busy = _busy(session, trace_id)
         parts.append(_first_runs(session, trace_id, with_operators=True))
     found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
