@@ -20,11 +20,13 @@ _DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from 
 @finds
 def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # Of programs of PyTorch one in 57 lost a tenth of its step by it.
-    copies = [kernel for kernel in run.summary.kernels if _field(kernel, "host_memory") == "pageable"]
-    calls, total_ns = (sum(getattr(kernel, name) for kernel in copies) for name in ("calls", "total_ns"))
-    if run.summary.is_of_torch or run.is_minor(total_ns, rule) or calls < rule.threshold("least_copies"):
+    names = [kernel.name for kernel in run.summary.kernels if _field(kernel, "host_memory") == "pageable"]
+    if run.summary.is_of_torch or not names:
         return
-    size_bytes, names = sum(kernel.size_bytes or 0 for kernel in copies), [kernel.name for kernel in copies]
+    values = [names, rule.threshold("least_copies")]
+    ((calls, total_ns, size_bytes),) = run.session.query(sql(__package__, "repeated_copies"), values)
+    if run.is_minor(total_ns, rule) or not calls:
+        return
     yield Advice(
         f"{counted(calls, 'copy')} of {format_bytes(size_bytes)} in all to or from pageable host "
         f"memory take {run.device_time(total_ns)}.",
