@@ -16,7 +16,7 @@ from opscope.analysis.arrays import columns
 from opscope.analysis.step_model import Gain, StepBound, StepModel
 from opscope.analysis.timeline.records import CALL_NAMES_SQL
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
-from opscope.model.finding import OPEN
+from opscope.model.finding import OPEN, Applicability
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import grouped, sql
 from opscope.provenance.native_functions import EVALUATE
@@ -478,6 +478,9 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     calls = sum(row["calls"] for row in rows)
     steps = max((row["steps"] for row in rows), default=0)
     is_rare = steps < rule.threshold("least_steps") or calls < rule.threshold("least_calls") * run.step_count
+    if not run.has_steps:
+        # PyTorch's allocator gives memory back at its start, while kernels are chosen.
+        is_rare = run.summary.is_of_torch or calls < rule.threshold("least_calls_in_all")
     if is_rare or run.idle_fraction(IdleCause.MEMORY_ALLOCATION) < rule.threshold("least_idle_fraction"):
         return
     names = [row["name"] for row in rows]
@@ -487,6 +490,7 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{format_duration(host_ns)} of host time: memory comes from the driver.",
         {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
         lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
+        applicability=Applicability() if run.has_steps else OPEN,
         # They may end by themselves, when the program has taken what it needs.
         is_sure=False,
     )

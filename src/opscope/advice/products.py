@@ -133,7 +133,10 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         saved_ns = time_of(halved) - sum(others_ns.values())
         saved = f"memory-bound kernels move half the bytes, which saves {run.time(saved_ns)}"
         basis = f"{basis}; {saved}" if calls else saved
+    in_tf32_ns = time_of(call for call in calls if call.roofline.tensor_cores is TensorCoreUse.USED)
     subject, reason = _subject(calls), "tensor cores are several times as fast"
+    if 2 * in_tf32_ns > total_ns:
+        reason = "tensor cores are twice as fast"
     # Where most of the time is of convolutions with channels first.
     first = {call_id for call_id, one in _images(run).items() if one.is_channels_first}
     are_images = 2 * time_of(call for call in calls if call.call_id in first) > time_of(calls)

@@ -84,6 +84,15 @@ def from_pageable_memory(times):
     return builder
 
 
+def taking_memory(rounds, *, gives_back):
+    builder = TraceBuilder(deviceProperties=[H200])
+    for at in range(0, 1000 * rounds, 1000):
+        builder.launch(at, 400, name="cudaMalloc").launch(at + 410, 5).kernel("scale", at + 420, 300)
+        if gives_back:
+            builder.launch(at + 730, 200, name="cudaFree")
+    return builder
+
+
 @pytest.mark.parametrize(
     ("builder", "found"),
     [
@@ -91,10 +100,12 @@ def from_pageable_memory(times):
         (in_cuda(wait_us=1000), ["host_sync"]),  # the device is idle meanwhile
         (from_pageable_memory(20), ["pageable_copy"]),  # and the wait is no change of its own
         (from_pageable_memory(2), []),  # to pin memory takes longer than to copy it twice
+        (taking_memory(30, gives_back=True), ["cuda_malloc"]),
+        (taking_memory(60, gives_back=False), ["start_up"]),  # what a program takes once
     ],
-    ids=["copies", "a wait that costs", "waits for copies", "two waits"],
+    ids=["copies", "a wait that costs", "waits for copies", "two waits", "memory again", "memory once"],
 )
-def test_copies_and_waits_of_a_program_in_cuda(load, builder, found):
+def test_what_a_program_in_cuda_waits_for(load, builder, found):
     assert codes(assess(load(builder)).advice or ()) == found
 
 
