@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope import api
 from opscope.cli import console
 from opscope.errors import InputError
 from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
@@ -117,8 +116,10 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         if stacks is not None:
+            from opscope.api import flamegraph  # noqa: PLC0415 - seldom asked, and imports the recorder
+
             is_json = stacks.suffix == ".json"
-            text = api.flamegraph(
+            text = flamegraph(
                 session, format="speedscope" if is_json else "collapsed", name=", ".join(traces)
             )
             written.append(write_text(stacks, text))
