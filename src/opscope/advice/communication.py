@@ -16,7 +16,7 @@ from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
-from opscope.model.queries import summed
+from opscope.model.queries import sql, summed
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
@@ -45,27 +45,36 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         ),
         None,
     )
+    kernels = [one for one in run.summary.kernels if "ccl" in one.name]
+    by_kernel = summed(("AllReduce" in one.name, one.total_ns) for one in kernels)
+    uneven = [] if is_known else run.session.query(sql(__package__, "uneven_collectives"))
+    is_uneven = 2 * sum(excess_ns for *_, excess_ns in uneven) > by_kernel.total()
     if slow is not None:
         note += (
             f"; {slow.name} of {format_bytes(slow.size_bytes)} reaches "
             f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth: more waiting "
             "than transfer"
         )
-    kernels = [one for one in run.summary.kernels if "ccl" in one.name]
-    by_kernel = summed(("AllReduce" in one.name, one.total_ns) for one in kernels)
+    elif is_uneven:
+        kernel, median_ns, longest_ns, _ = uneven[0]
+        note += (
+            f"; {kernel.partition('(')[0]} of one size takes {format_duration(median_ns)} in the median, "
+            f"{format_duration(longest_ns)} at most: more waiting than transfer"
+        )
     count = sum(one.calls for one in kernels)
     is_split = rule.threshold("many") * run.step_count <= count
     is_split &= by_kernel.total() < rule.threshold("short_ns") * count
     sums_gradients = 2 * by_kernel[True] > by_kernel.total() and any(map(_DDP.search, run.names))
     suggestion = None if sums_gradients else "Overlap it with computation, or exchange fewer bytes."
-    if slow is not None:
+    if slow is not None or is_uneven:
         suggestion = "Find what makes ranks late: record the others too, and compare what they do before it."
     elif is_split:
         suggestion = "Exchange many small tensors as a few large ones: flatten them into buckets of some MB."
         note += f"; {run.times(count, 'kernel')}"
     yield Advice(
-        f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
-        f"({format_fraction(exposed_ns / whole_ns)} of the time), {note}.",
+        f"Communication is exposed for {format_duration(per_step_ns)} of the device's "
+        f"{format_duration(whole_ns / run.step_count)} {run.period} "
+        f"({format_fraction(exposed_ns / whole_ns)}), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,
             "exposed_fraction": exposed_ns / whole_ns,

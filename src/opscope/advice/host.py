@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from operator import methodcaller
@@ -34,6 +35,7 @@ _WITHOUT_GRAPH = (
 _COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
 _GRAPHS_OF_COMPILED = """\
 model = torch.compile(model, mode="reduce-overhead")   # what it compiles launches the same in each step"""
+_MOST_OF_NUMBERS = 256  # bytes of a copy: sizes and counts, no results
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
@@ -41,6 +43,12 @@ torch.where(mask, values, 0).sum() / mask.sum()   # instead of values[mask].mean
 values[rows]   # rows = mask.nonzero().squeeze(1), once, where the mask stays the same"""
 # By how the names of operators that wait for values begin: what to do, and as code.
 _OF_VALUES = (
+    (
+        tuple(PASSING),
+        "The host needs a few numbers of the device to go on: keep what they decide on the device, or read "
+        "many of them at once.",
+        "",
+    ),
     (
         "aten::index",
         "The host waits for how many rows a mask selects: index with rows found once, or work on all rows "
@@ -207,7 +215,9 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and not (run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count):
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
-        is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)
+        is_passed = longest.operator is None or longest.operator in PASSING
+        is_small = (longest.size_bytes or math.inf) <= _MOST_OF_NUMBERS * longest.calls
+        is_download = "DtoH" in copy and is_passed and not is_small
         better = run.book.rules["advice.host_copies"] if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         is_question = operator in _QUESTIONS
@@ -319,8 +329,11 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 computed_ns[what] += max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
         if 2 * sum(computed_ns.values()) > gap.duration_ns:
             host = max(computed_ns, key=computed_ns.__getitem__)
-        elif host in launching or (
-            not _is_own(host) and trace_id in module_of[(began_ns <= middle_ns) & (middle_ns < ended_ns)]
+        # So are views, which the model's own code makes.
+        elif (
+            host in launching
+            or ((host or "").startswith("aten::") and not _PREPARES.search(host or ""))
+            or (not _is_own(host) and trace_id in module_of[(began_ns <= middle_ns) & (middle_ns < ended_ns)])
         ):
             continue
         elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):

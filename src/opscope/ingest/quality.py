@@ -240,6 +240,11 @@ def read_findings(
         yield finding("attribution.impossible_external_ids", trace_id, count, kind=kind)
 
 
+_IS_OF_TORCH_SQL = """
+SELECT bool_and(contains(name, 'at::native')) FROM device_activities JOIN kernel_names USING (name_id)
+WHERE trace_id = ? AND attribution = ?"""
+
+
 def trace_findings(
     session: Session, trace_id: int, *, is_explained: bool = False, had_device: bool = True
 ) -> Iterator[Finding]:
@@ -291,11 +296,14 @@ def trace_findings(
             attribution = schema.Attribution(name)
             if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
                 fraction = duration_ns / total_ns
+                kind = recorder if has_operators or recorder == "nsys" else "alone"
+                if kind != "nsys" and attribution is schema.Attribution.OUTSIDE_OPERATOR:
+                    kind = "own" if session.scalar(_IS_OF_TORCH_SQL, [trace_id, name]) else kind
                 yield finding(
                     f"attribution.{name}",
                     trace_id,
                     {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
-                    kind=recorder if has_operators or recorder == "nsys" else "alone",
+                    kind=kind,
                     severity=Severity.WARNING
                     if fraction >= 0.01 and attribution not in usual
                     else Severity.INFO,

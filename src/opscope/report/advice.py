@@ -11,6 +11,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from opscope.advice.rules import rule_book
+from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.analysis.watched_steps import busiest_lines
@@ -41,13 +42,15 @@ _CAUSES = {
     IdleCause.UNKNOWN: "the trace does not tell why",
 }
 
+# What leaves the device's own times as they are.
+_OF_THE_HOST = frozenset(("recording.device_clock_drift", "recording.stalls"))
 _STAGED = "HtoD (Pageable"  # the host first copies such memory aside, where the device can read it
 
 
 def headline(summary: Summary) -> doc.FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
     defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
-    parts = (_bound, _host, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
+    parts = (_bound, _host, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_busy, _ranges)
     shown = (line for part in (_step, *parts) for line in part(summary))
     return doc.facts(*defects, *shown, ("Based on", _basis(summary)))
 
@@ -99,17 +102,7 @@ def _between(interval_ns: tuple[float, float]) -> str:
 def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Which side decides the step, and for what the device waits most."""
     if not summary.has_device:
-        most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
-        time, window_ns = format_duration(summary.cpu_time_ns), summary.window_ns or 0
-        if summary.cpu_time_ns < window_ns:  # else of several threads
-            time += f" of {format_duration(window_ns)}"
-        of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
-        of_apple = any(re.search(r"_mps(_|$)", one.name) for one in summary.operators)
-        device = "Apple's GPU was not recorded" if of_apple else "no device recorded"
-        yield "CPU", f"{time} in operators, {device}{most}" if summary.is_cuda_traced else of_ranges
-        if 0 < _TENTH * window_ns < summary.loader_ns:
-            share = format_share(summary.loader_ns, window_ns)
-            yield "Data", f"{format_duration(summary.loader_ns)} ({share}) waiting for the DataLoader"
+        yield from _without_device(summary)
         return
     step, used = summary.typical_step, summary.counted_timeline.in_use
     spans_ns = [one.span_ns for one in used]
@@ -132,8 +125,16 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median
         device, host = (format_duration(min(one, most_ns)) for one in (step.device_ns, step.host_ns))
-        sides = f": GPU alone {device}, CPU alone {host}"
-        yield "GPU busy", (busy, "; ", doc.Strong(step.bound.meaning), sides)
+        # Of a rank alone kernels of collectives wait for others: a device that only they make slow decides nothing.
+        steps = sum(one.trace_id == step.trace_id for one in summary.counted_steps)
+        exposed_ns = summary.counted_timeline.exposed_ns[step.trace_id] / max(1, steps)
+        is_open = step.bound is StepBound.DEVICE and step.device_ns - exposed_ns < step.host_ns
+        if is_open and not summary.timeline.skews:
+            of_it = f"{format_duration(exposed_ns)} of it exposed communication"
+            yield "GPU busy", f"{busy}; GPU alone {device} ({of_it}), CPU alone {host}"
+        else:
+            sides = f": GPU alone {device}, CPU alone {host}"
+            yield "GPU busy", (busy, "; ", doc.Strong(step.bound.meaning), sides)
     else:
         yield "GPU busy", busy
     causes = summed(cause for one in used for cause in one.idle_by_cause.items())
@@ -146,6 +147,26 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         elif summary.lead_in_ns > ns / 2:
             reason = "nothing had been launched yet"
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {reason}"
+
+
+def _without_device(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
+    most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
+    time, window_ns = format_duration(summary.cpu_time_ns), summary.window_ns or 0
+    if summary.cpu_time_ns < window_ns:  # else of several threads
+        time += f" of {format_duration(window_ns)}"
+    of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
+    of_apple = any(re.search(r"_mps(_|$)", one.name) for one in summary.operators)
+    device = "Apple's GPU was not recorded" if of_apple else "no device recorded"
+    yield "CPU", f"{time} in operators, {device}{most}" if summary.is_cuda_traced else of_ranges
+    if 0 < _TENTH * window_ns < summary.loader_ns:
+        share = format_share(summary.loader_ns, window_ns)
+        yield "Data", f"{format_duration(summary.loader_ns)} ({share}) waiting for the DataLoader"
+
+
+def _busy(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
+    """How busy the device was, where only the host's side of the recording cannot be trusted."""
+    if {one.code for one in summary.defects if one.evidence["withholds"]} <= _OF_THE_HOST:
+        yield "GPU busy", f"{format_fraction(summary.busy_fraction)} recorded"
 
 
 def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:

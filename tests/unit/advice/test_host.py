@@ -134,6 +134,13 @@ def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(advise_on, operator,
     assert not finding.is_gain_known
 
 
+@pytest.mark.parametrize(("size_bytes", "words"), [(16, "a few numbers"), (1 << 20, "pinned memory")])
+def test_the_host_needs_a_few_numbers_at_once_and_results_later(advise_on, size_bytes, words):
+    copy = {"copy": "Memcpy DtoH (Device -> Pageable)", "size_bytes": size_bytes}
+    found = advise_on(step_of(10), **stopped_by("cudaMemcpyAsync", "aten::to", **copy))
+    assert words in (only(found, "host_sync").suggestion or "")
+
+
 @pytest.mark.parametrize("per_step", [2, 60])
 def test_many_uploads_that_wait_for_their_stream_can_be_made_there(advise_on, per_step):
     """A small copy from pageable memory returns at once; the operator then waits for the stream."""
@@ -214,9 +221,11 @@ def test_a_gap_that_happens_once_is_a_remark(advise_on):
     assert not finding.is_to_try
 
 
-@pytest.mark.parametrize(("place", "is_told"), [("aten::empty", True), ("cudaLaunchKernel", False)])
+@pytest.mark.parametrize(
+    ("place", "is_told"), [("aten::stack", True), ("aten::split", False), ("cudaLaunchKernel", False)]
+)
 def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(advise_on, place, is_told):
-    """A call of the driver is none: a DataLoader does not load a kernel ahead of its first launch."""
+    """Views and calls of the driver are none: no thread loads a kernel ahead of its first launch."""
     gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
     found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])

@@ -1,7 +1,9 @@
 """What the first screen says of a change: its gain if that is known, its code if that is whole."""
 
+import pytest
+
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding, Severity
@@ -37,3 +39,21 @@ def test_what_was_not_simulated_is_bound_by_nothing(load):
         at = 2500 + 250 * number
         builder.kernel("Memcpy Unified", at, 9, correlation=900 + number, category="gpu_memcpy", stream=9)
     assert doc.plain(dict(headline(assess(load(builder))).facts)["GPU busy"]) == "19.3 % recorded"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("gemm", "GPU-bound: GPU alone"),
+        ("ncclDevKernel_AllReduce_Sum_f16", "exposed communication), CPU alone"),
+    ],
+)
+def test_a_device_that_waits_for_other_ranks_decides_nothing(load, kernel, said):
+    builder = TraceBuilder(deviceProperties=[H200]).step(1, 0, 10_000).step(2, 10_000, 10_000)
+    for at in (0, 10_000):
+        builder.operator("aten::mm", at + 10, 1000).launch(at + 15).kernel("gemm", at + 20, 1000)
+        builder.operator("record_param_comms", at + 1020, 3000).launch(at + 1030).kernel(
+            kernel, at + 1036, 8500
+        )
+        builder.launch(at + 4030, 5510, name="cudaDeviceSynchronize")
+    assert said in doc.plain(dict(headline(assess(load(builder))).facts)["GPU busy"])

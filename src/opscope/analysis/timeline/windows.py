@@ -198,7 +198,7 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
     busy = merge(in_kernels, by_work[WorkKind.COPY])
     compute_ns, kernels_ns, busy_ns = measure(computing), measure(in_kernels), measure(busy)
     is_unknown = (device.call < 0) & ~device.is_early
-    of_steps = of((device.step >= 0) | is_unknown) if trace.steps else busy
+    of_steps = of(np.isin(device.step, [*trace.numbers]) | is_unknown) if trace.steps else busy
     # All idle moments of the recording; pieces touch where the window begins or ends in one.
     first, last = np.array([trace.start_ns]), np.array([trace.end_ns])
     gaps = between(Spans(*(np.concatenate((first, edges, last)) for edges in busy)))

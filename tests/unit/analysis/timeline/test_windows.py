@@ -360,6 +360,16 @@ def test_averages_are_without_them_and_sums_with(load):
     assert whole.device_time_ns == 4 * 50 * US
 
 
+def test_what_a_left_out_step_launched_is_earlier_work(load):
+    """Its kernel runs on for 200 µs into the next step, whose own waits for it."""
+    builder = TraceBuilder().launch(1, 380, name="cuLibraryLoadData")
+    for number, (begins, runs_at, runs) in enumerate(((390, 405, 295), (500, 700, 50), (600, 750, 90))):
+        builder.operator("aten::mm", begins, 40).launch(begins + 5, 4).kernel("gemm", runs_at, runs)
+        builder.step(number, begins if number else 0, 100 if number else 500)
+    (part,) = Summary(load(builder)).counted_timeline.partitions
+    assert (part.launched_outside_ns, part.own_ns) == (200 * US, part.span_ns - 200 * US)
+
+
 def test_reports_say_how_many_are_left_out(tmp_path, capsys):
     assert main(["analyze", str(program([LOADS]).write(tmp_path / "trace.json")), "--full"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
