@@ -125,7 +125,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median
         device, host = (format_duration(min(one, most_ns)) for one in (step.device_ns, step.host_ns))
-        # Of a rank alone kernels of collectives wait for others: a device that only they make slow decides nothing.
+        # Of a rank alone collectives wait for others: a device that only they make slow decides nothing.
         steps = sum(one.trace_id == step.trace_id for one in summary.counted_steps)
         exposed_ns = summary.counted_timeline.exposed_ns[step.trace_id] / max(1, steps)
         is_open = step.bound is StepBound.DEVICE and step.device_ns - exposed_ns < step.host_ns
