@@ -42,7 +42,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_graphed: bool = False  # CUDA graphs or compiled models are used
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
-    has_step: bool = False  # Its steps are calls of a function without arguments
     device_name: str | None = None  # Of the GPU, once the program has used it
 
     @property
@@ -107,7 +106,6 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     "eager": (lambda facts: not facts.is_graphed, "it compiles or captures its models itself"),
     "eager_attends": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
     "convolutions": (lambda facts: facts.convolutions, "its models hold no convolutions"),
-    "step": (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
     "optimizer": (
         lambda facts: any(name in FUSED for name in facts.optimizers),
         "it creates no optimizer with such an implementation that does not use it",
@@ -225,14 +223,6 @@ def _attention(implementation: str, hooks: Hooks) -> None:
             hooks.undo.callback(model.set_attn_implementation, model.config._attn_implementation)
             model.set_attn_implementation(implementation)
             hooks.applied.add("model")
-
-
-def _backend(name: str, hooks: Hooks) -> None:
-    attention = importlib.import_module("torch.nn.attention")
-    every = attention.SDPBackend
-    known = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
-    order = sorted(known, key=lambda one: one != getattr(every, name))  # the rest as it was
-    hooks.around.append(partial(attention.sdpa_kernel, order, set_priority=True))
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -383,35 +373,6 @@ def _of_tensors(
     return run
 
 
-def _graphed_step(hooks: Hooks) -> None:
-    torch = hooks.torch
-
-    def prepare(step: Callable[[], Any]) -> Callable[[], Any]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            first, *others = [[one.clone() for one in tensors_of(step())] for _ in range(3)]
-        torch.cuda.current_stream().wait_stream(stream)
-        # A step that reads another batch would be given the captured one for ever.
-        is_constant = first and all(
-            len(one) == len(first) and all(map(torch.equal, one, first)) for one in others
-        )
-        if not is_constant:
-            return step
-        graph = torch.cuda.CUDAGraph()
-        with _own_workspaces(torch), torch.cuda.graph(graph):
-            output = step()
-        hooks.applied.add("step")
-
-        def replay() -> Any:
-            graph.replay()
-            return output
-
-        return replay
-
-    hooks.prepare_step.append(prepare)
-
-
 def _drop_gradients(hooks: Hooks) -> None:
     for owner in (hooks.torch.optim.Optimizer, hooks.torch.nn.Module):
         hooks.wrap_arguments(owner, "zero_grad", lambda one, *_, **__: ((one,), {"set_to_none": True}))
@@ -532,21 +493,6 @@ CATALOG = (
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
     ),
-    *(
-        TriedChange(
-            f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            ("cuda",),
-            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
-            f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
-            "    output = model(batch)",
-            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=True,
-        )
-        for name, backend, title in (
-            ("cudnn", "CUDNN_ATTENTION", "cuDNN"),
-            ("flash", "FLASH_ATTENTION", "flash attention"),
-            ("efficient", "EFFICIENT_ATTENTION", "memory-efficient attention"),
-        )
-    ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
         ("eager",), "model = torch.compile(model)",
@@ -571,14 +517,6 @@ CATALOG = (
         ("cuda", "eager"),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
         ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
-    ),
-    TriedChange(
-        "step_graph", "a CUDA graph of the whole step", _graphed_step,
-        ("cuda", "inference", "step", "eager"),
-        "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
-        "with torch.cuda.graph(graph):\n    output = step()\n"
-        "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
-        ("launch_bound",), 0.0, "capture", is_live=False,
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", _fused,
