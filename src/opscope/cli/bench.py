@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # imports DuckDB
     from opscope.extraction.alone_calls import StepGain
     from opscope.model.session import Session
 
-_CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
+_CLOCKS = {"events": Clock.CUDA_EVENT, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
 _FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
 _FEWEST = 2
@@ -84,7 +84,7 @@ class MeasuringOptions:
     """How it is measured.
 
     Args:
-        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; default by device.
+        clock: CUDA events, or the wall clock; default by device.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
         time_budget: Seconds of sampling per implementation.
         samples: Samples per implementation: FEWEST-MOST, or one exact number.
@@ -93,7 +93,7 @@ class MeasuringOptions:
             (measure what the device can reach).
     """
 
-    clock: Literal["events", "graph", "wall"] | None = None
+    clock: Literal["events", "wall"] | None = None
     cache: Literal["cold", "hot"] | None = None
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
     samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
