@@ -308,17 +308,3 @@ def test_rows_of_more_elements_than_two_to_the_31(kernels):
     del y
     y = kernels.layer_norm(x, weight.bfloat16(), bias.bfloat16(), 1e-5)
     assert_close(y[-1], functional.layer_norm(x[-1].double(), (columns,)), torch.bfloat16)
-
-
-def test_torch_compile_takes_the_operators(kernels, make):
-    x = make(50, 70)
-    compiled = torch.compile(lambda x: torch.ops.opscope_kernels.softmax(x * 2) + 1, fullgraph=True)
-    assert_close(compiled(x), torch.softmax(x.double() * 2, -1) + 1, torch.float32)
-
-
-def test_opcheck_finds_nothing_wrong_with_the_operators(kernels, make):
-    x, row = make(6, 10), make(10)
-    tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(kernels.gelu.default, (x, "tanh"), test_utils=tests)
-    torch.library.opcheck(kernels.layer_norm.default, (x, row, row, 1e-5), test_utils=tests)
-    torch.library.opcheck(kernels.matmul_teaching.default, (x, x.t().contiguous()), test_utils=tests)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,8 +17,7 @@ from opscope.benchmarking.limits import float32_products
 from opscope.benchmarking.problem import Implementation
 from opscope.benchmarking.suite import Settings, Suite, by_torch, compiled, cuda, only_if, triton
 from opscope.errors import InputError, MeasurementError
-from opscope.model.benchmark import Engine
-from opscope.workloads.runtime import is_out_of_memory, require_torch
+from opscope.workloads.runtime import require_torch
 
 _Solutions = tuple[Callable[..., Any], Sequence[Implementation]]  # what is right, and the ways to it
 
@@ -205,99 +202,8 @@ def _cdist_row_by_row(x: Any, y: Any) -> Any:
     return require_torch().cat([_cdist_naive(chunk, y) for chunk in x.split(rows)])
 
 
-# Implementation → torch.nn.attention.SDPBackend, and what it is.
-_BACKENDS = {
-    "sdpa_math": ("MATH", "torch's composition of operators"),
-    "sdpa_efficient": ("EFFICIENT_ATTENTION", "memory-efficient attention"),
-    "sdpa_flash": ("FLASH_ATTENTION", "FlashAttention"),
-    "sdpa_cudnn": ("CUDNN_ATTENTION", "cuDNN's attention"),
-}
-
-
-def _attention(settings: Settings) -> _Solutions:
-    is_causal = settings.parameters["causal"] == "true"
-    by_operator = functools.partial(_attention_by_torch, is_causal=is_causal)
-    naive = functools.partial(_attention_naive, is_causal=is_causal)
-    return functools.partial(_head_by_head, is_causal=is_causal), (
-        by_torch("naive", naive, "two matrix products and a softmax: all scores in memory"),
-        by_torch("torch", by_operator, "scaled_dot_product_attention, torch's choice"),
-        *(_backend(settings, name, is_causal=is_causal) for name in _BACKENDS),
-    )
-
-
-def _attention_naive(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
-    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-    if is_causal:
-        sequence = query.shape[-2]
-        above = require_torch().ones(sequence, sequence, dtype=bool, device=query.device).triu(1)
-        scores = scores.masked_fill(above, float("-inf"))
-    return scores.softmax(dim=-1) @ value
-
-
-def _head_by_head(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
-    """The formula for one head at a time: the scores of all heads may not fit in float64."""
-    heads = zip(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), strict=True)
-    outputs = [_attention_naive(*head, is_causal=is_causal) for head in heads]
-    return require_torch().stack(outputs).view_as(query)
-
-
-def _attention_by_torch(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
-    return require_torch().nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
-
-
-def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementation:
-    member, what = _BACKENDS[name]
-
-    def build() -> Callable[..., Any]:
-        from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415 - imports torch
-
-        backend = getattr(SDPBackend, member, None)
-        if backend is None:
-            raise MeasurementError(f"this PyTorch has no {what}", hint="Install a newer one")
-
-        def attend(query: Any, key: Any, value: Any) -> Any:
-            with sdpa_kernel([backend]):
-                return _attention_by_torch(query, key, value, is_causal=is_causal)
-
-        # Called once, on one head: torch says in warnings why it refuses a backend, and then raises.
-        torch = require_torch()
-        _, _, sequence, head_dim = settings.shape
-        dtype = getattr(torch, settings.dtype)
-        head = torch.zeros(1, 1, sequence, head_dim, dtype=dtype, device=settings.device)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                attend(head, head, head)
-            except RuntimeError as error:
-                if is_out_of_memory(error):
-                    raise
-                reasons = " ".join(_plain(one) for one in (*(warning.message for warning in caught), error))
-                raise MeasurementError(
-                    f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {reasons}"
-                ) from error
-        for warning in caught:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        return attend
-
-    return Implementation(name, build, Engine.TORCH, note=f"scaled_dot_product_attention, {what}")
-
-
-def _plain(message: object) -> str:
-    """A message of torch without the place in its source."""
-    text = " ".join(re.sub(r"\(Triggered internally at [^)]*\)", "", str(message)).split())
-    return text if text.endswith((".", ":")) else f"{text}."
-
-
 def _one_each(settings: Settings) -> int:
     return math.prod(settings.shape)
-
-
-def _attention_flops(settings: Settings) -> int:
-    """Of two products over the pairs that are attended to; masked pairs are work that need not be done."""
-    batch, heads, sequence, head_dim = settings.shape
-    is_causal = settings.parameters["causal"] == "true"
-    pairs = sequence * (sequence + 1) // 2 if is_causal else sequence * sequence
-    return 4 * batch * heads * pairs * head_dim
 
 
 _ALL = (
@@ -370,20 +276,6 @@ _ALL = (
         cuda_shape=(4096, 4096, 128),
         cpu_shape=(512, 512, 64),
         dtypes=("float32",),  # torch.cdist has no 16-bit kernels
-    ),
-    Suite(
-        "attention",
-        "attention: written out, and each backend of scaled_dot_product_attention",
-        ("naive", "torch", *_BACKENDS),
-        _attention,
-        shapes=lambda *shape: (shape, shape, shape),
-        flop_count=_attention_flops,
-        has_product=True,
-        shape_names=("batch", "heads", "sequence", "head_dim"),
-        cuda_shape=(4, 16, 4096, 128),
-        cpu_shape=(1, 4, 256, 64),
-        cuda_dtype="bfloat16",
-        parameters={"causal": ("false", "true")},  # whether a position attends only to earlier ones
     ),
 )
 SUITES = {suite.name: suite for suite in _ALL}

@@ -97,18 +97,6 @@ def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
     assert (status, "Install g++" in reason) == (Status.UNAVAILABLE, True)
 
 
-def test_warnings_of_a_working_backend_are_passed_on(monkeypatch):
-    import warnings
-
-    def warn(query, *_args, **_kwargs):
-        warnings.warn("slow path", stacklevel=1)
-        return query
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", warn)
-    with pytest.warns(UserWarning, match="slow path"):
-        implementation("attention", "sdpa_flash").build()
-
-
 @pytest.mark.exhaustive(few=False)  # a compiler
 @imports_compiler
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
