@@ -1,6 +1,5 @@
 """From options to a problem: what is filled in, what is refused and with which words."""
 
-import sys
 
 import pytest
 
@@ -10,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.problem import failure_of  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
-from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
+from opscope.errors import InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
 
 
@@ -77,12 +76,6 @@ def implementation(name, which, **options):
 def test_what_this_machine_does_not_offer_says_why(suite, which, options, reason):
     with pytest.raises(MeasurementError, match=reason):
         implementation(suite, which, **options).build()
-
-
-def test_triton_kernels_need_triton(monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(DependencyError, match=r"pip install 'opscope\[triton\]'"):
-        implementation("add", "triton").build()
 
 
 @imports_compiler
