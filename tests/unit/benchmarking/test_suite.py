@@ -1,6 +1,5 @@
 """From options to a problem: what is filled in, what is refused and with which words."""
 
-
 import pytest
 
 from case_tables import cases

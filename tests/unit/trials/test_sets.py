@@ -22,9 +22,7 @@ class Planted:
 
     def __init__(self, host_ms, device_ms, is_training=False, **factors):
         self.host_ms, self.device_ms, self.factors = host_ms, device_ms, FACTORS | factors
-        facts = ProgramTraits(
-            device="cuda", dtypes=["float32"], is_training=is_training, attention=["eager"]
-        )
+        facts = ProgramTraits(device="cuda", dtypes=["float32"], is_training=is_training, attention=["eager"])
         switches, found = Switches(TORCH), TrialRun(facts=facts)
         calls = lambda *_: None  # noqa: E731
         changes = [one for one in changes_named(list(self.factors)) if one.applies(facts) is None]
