@@ -71,7 +71,7 @@ class TriedChange(msgspec.Struct, frozen=True):
     redraws: bool = False  # Random numbers come in another order, so that dropout drops other elements
     on_request: bool = False  # Tried only when named: it takes minutes
     is_costly: bool = False  # It takes much longer than others, because it compiles
-    unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
+    replays: bool = False  # It launches the model's kernels as a CUDA graph
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
 
@@ -86,13 +86,7 @@ class TriedChange(msgspec.Struct, frozen=True):
         Of launches it is the gain of one graph of the whole step: in training, a graph of the model leaves
         the optimizer out.
         """
-        name = code.removeprefix("advice.")
-        return name not in self.unpriced and not (name == "launch_bound" and traits.is_training)
-
-    @property
-    def replays(self) -> bool:
-        """Whether it launches the model's kernels as a CUDA graph."""
-        return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
+        return code != "advice.launch_bound" or (self.replays and not traits.is_training)
 
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -497,26 +491,26 @@ CATALOG = (
         "compile", "torch.compile of the model", _compiled,
         ("eager",), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        unpriced=("launch_bound",),  # its kernels are launched one by one
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
         ("cuda", "eager"), 'model = torch.compile(model, mode="reduce-overhead")',
-        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, replays=True,
+        in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
         ("eager",), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        on_request=True, in_training=_OWN_GRADIENTS,
+        on_request=True, replays=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         ("cuda", "eager"),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
-        ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, replays=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", _fused,
