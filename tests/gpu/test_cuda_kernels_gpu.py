@@ -239,18 +239,6 @@ def test_kernels_run_on_the_current_stream(kernels, make):
     assert_close(y, expected, torch.float32)
 
 
-def test_another_device_than_the_current_one(kernels):
-    if torch.cuda.device_count() < 2:
-        return  # Nothing to see on one device; a skip would fail where a GPU is required.
-    x = torch.randn(1000, 33, device="cuda:1")
-    assert torch.cuda.current_device() == 0
-    y = kernels.softmax(x)
-    assert y.device == x.device
-    assert_close(y, torch.softmax(x.double(), -1), torch.float32)
-    with pytest.raises(RuntimeError, match="must be on one device"):
-        kernels.add(x, x.to("cuda:0"))
-
-
 def test_more_than_two_to_the_31_elements(kernels):
     count = 2**31 + 4099
     if torch.cuda.mem_get_info()[0] < 6 * count:
