@@ -57,9 +57,6 @@ class FakeTimer:
         self.calls = 0
         self._samples_ns = iter(samples_ns)
 
-    def prepare(self, calls):
-        return calls
-
     def measure(self, fn):
         fn()
         self.calls += 1

@@ -2,13 +2,11 @@
 
 import ast
 import getpass
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,6 @@ NAMES = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
 LIMIT_S = 300
 
 WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read_text("utf-8")}
-
-
-# What most of an example's time would go to, imported once; each example is a process forked from there.
-SERVER = Path(__file__).with_name("forking_server.py.txt").read_text(encoding="utf-8")
-# One sets an environment variable that is read where Triton is imported, the others import little.
-FRESH = {"02_trace_to_source.py", "07_triton_kernel.py", "09_gemm_names.py"}
 
 
 def environment():
@@ -45,61 +37,28 @@ def environment():
     }
 
 
-@pytest.fixture(scope="module")
-def forked():
-    """Runs a program with arguments in a process that has torch; returns its exit code."""
-    pytest.importorskip("torch")
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdin
-        assert server.stdout
-
-        def run(argv, places):
-            outputs = [str(places["out"]), str(places["err"])]
-            folders = {name: str(places[name]) for name in ("work", "temporary")}
-            limit = threading.Timer(LIMIT_S, server.kill)
-            limit.start()
-            print(json.dumps({"argv": argv, "outputs": outputs, **folders}), file=server.stdin, flush=True)
-            code = server.stdout.readline()
-            limit.cancel()
-            return int(code)
-
-        yield run
-        server.stdin.close()
-
-
-def fresh(argv, places):
-    with places["out"].open("w") as out, places["err"].open("w") as err:
-        return subprocess.run(
-            [sys.executable, *argv],
-            cwd=places["work"],
-            env={**environment(), "TMPDIR": str(places["temporary"])},
-            stdout=out,
-            stderr=err,
-            timeout=LIMIT_S,
-            check=False,
-        ).returncode
-
-
 @pytest.mark.torch
 @pytest.mark.exhaustive(few=False)
 @cases("name", "patterns")
-def test_an_example_says_what_it_promises(name, patterns, request, tmp_path):
+def test_an_example_says_what_it_promises(name, patterns, tmp_path):
+    pytest.importorskip("torch")
     if "triton" in name:
         pytest.importorskip("triton")
-    places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}
-    for made in ("work", "temporary", "given"):
-        places[made].mkdir()
+    places = {part: tmp_path / part for part in ("work", "temporary", "given")}
+    for place in places.values():
+        place.mkdir()
     before = set(EXAMPLES.rglob("*"))
-    argv = [str(EXAMPLES / name), *([str(places["given"])] if name in WITH_FOLDER else [])]
-    code = (fresh if name in FRESH else request.getfixturevalue("forked"))(argv, places)
-    output, errors = (places[part].read_text(encoding="utf-8") for part in ("out", "err"))
-    assert code == 0, output + errors
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *([places["given"]] if name in WITH_FOLDER else [])],
+        cwd=places["work"],
+        env={**environment(), "TMPDIR": str(places["temporary"])},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    output, errors = done.stdout, done.stderr
+    assert done.returncode == 0, output + errors
     assert "Warning" not in errors, errors
     assert list(places["work"].iterdir()) == []
     assert {path for path in set(EXAMPLES.rglob("*")) - before if "__pycache__" not in path.parts} == set()

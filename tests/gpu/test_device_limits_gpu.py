@@ -1,7 +1,5 @@
 """Limits measured on a device: plausible, agreeing with the ceilings of benchmarks, kept and found again."""
 
-import time
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -44,10 +42,6 @@ def facts(measured):
         "sm_count": measured.sm_count,
         "memory_bytes": measured.memory_bytes,
     }
-
-
-def test_it_takes_half_a_minute_at_most(measured):
-    assert measured.duration_ns < 30e9
 
 
 def test_it_is_of_this_device(measured):
@@ -109,17 +103,6 @@ def test_products_agree_with_the_ceilings_of_benchmarks(measured):
         assert product.per_s == pytest.approx(ceiling.per_s, rel=0.2), ceiling.name
 
 
-def test_types_of_fewer_bits_are_faster(measured):
-    rates = {rate.name: rate.per_s for rate in measured.rates}
-    for wide, narrow in (
-        ("matrix_fp32", "matrix_tf32"),
-        ("matrix_tf32", "matrix_bf16"),
-        ("matrix_bf16", "matrix_fp8"),
-    ):
-        if wide in rates and narrow in rates:
-            assert rates[narrow] > 1.2 * rates[wide], (wide, narrow)
-
-
 def test_reading_alone_is_no_slower_than_copying(measured):
     assert rate(measured, "read").per_s > 0.97 * rate(measured, "copy").per_s
 
@@ -164,24 +147,6 @@ def test_starting_kernels_takes_microseconds(measured):
     assert 1_000 < launch < 20_000
     assert launch < call < 50_000
     assert 300 < interval < 10_000
-
-
-def test_the_queue_of_launches_was_never_full():
-    """So a batch of half the size has the same time per launch."""
-    sleep = torch.cuda._sleep
-
-    def per_launch_ns(count):
-        samples = []
-        for _ in range(30):
-            torch.cuda.synchronize()
-            began_ns = time.perf_counter_ns()
-            for _ in range(count):
-                sleep(0)
-            samples.append((time.perf_counter_ns() - began_ns) / count)
-        return sorted(samples)[10]
-
-    per_launch_ns(200)
-    assert per_launch_ns(200) == pytest.approx(per_launch_ns(100), rel=0.25)
 
 
 def test_clocks_were_read_under_load(measured):

@@ -47,7 +47,7 @@ for _ in range(1_000_000):
 )
 ELSEWHERE = {"sdpa"}
 OF_TRAINING = {"fused_optimizer", "set_to_none", "loader_workers"}
-OF_INFERENCE = {"bf16_weights", "inference_mode", "step_graph"}
+OF_INFERENCE = {"bf16_weights", "inference_mode"}
 
 
 @pytest.mark.parametrize(

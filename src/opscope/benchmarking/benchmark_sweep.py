@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -217,6 +218,12 @@ class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...] = ()
     complete: bool = True
     points: tuple[BenchmarkResult, ...] = ()
+
+    @property
+    def shown(self) -> BenchmarkResult | BenchmarkSweep | None:
+        """Itself, or the result of its only point; None where that has none."""
+        is_several = math.prod(map(len, self.parameters.values())) > 1
+        return self if is_several else next(iter(self.points), None)
 
 
 Run = Callable[[Problem, Callable[[BenchmarkResult], object]], BenchmarkResult]

@@ -92,14 +92,14 @@ def probes_of(name: str, device: str, timer: Timer, *, copy_bytes: int | None = 
         return [
             Probe(2 * size, 2 * size, how.format(size // MIB), partial(_copy, device, size)) for size in sizes
         ]
+    if name == "read" and kind == "cuda":
+        return _kernel_reads(device, sizes)
     if name in {"write", "read"}:
         make, word = (_fill, "fill_") if name == "write" else (_sum, "sum")
         return [
             Probe(size, size, f"torch {word} of {size // MIB} MiB float32", partial(make, device, size))
             for size in sizes
         ]
-    if name == "read_by_kernel":
-        return _kernel_reads(device, sizes)
     if name == "l2_read":
         if kind != "cuda":
             raise MeasurementError("a CPU's caches are not measured")
@@ -272,7 +272,7 @@ def products(name: str, device: str, timer: Timer) -> list[Probe]:
     ]  # fmt: skip
     pilot = fitting(probes[-1:], device)
     with pilot.context():
-        (call,) = timer.prepare([pilot.make()])
+        call = pilot.make()
         timer.measure(call)  # loads libraries
         per_operation_ns = timer.measure(call) / pilot.amount
     return [one for one in probes if per_operation_ns * one.amount <= _LONGEST_CALL_NS] or probes[-1:]
@@ -391,10 +391,8 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
     rates: list[MeasuredRate] = []
     for name in RATES:
         timer = hot if name == "l2_read" else cold
-        # Reading is measured by torch's sum, and by a kernel where Triton can compile it: the faster counts.
-        ways = ("read", "read_by_kernel") if name == "read" and is_cuda else (name,)
-        found = [tried(way, partial(measure_rate, name, way, resolved, timer, read_state)) for way in ways]
-        rates += sorted(filter(None, found), key=lambda rate: rate.per_s)[-1:]
+        rate = tried(name, partial(measure_rate, name, resolved, timer, read_state))
+        rates += [] if rate is None else [rate]
     if not rates:
         raise MeasurementError(f"no rate of {resolved} could be measured: {next(iter(missing.values()))}")
     times = [tried(name, partial(measure_start, name, resolved)) for name in TIMERS]
@@ -417,9 +415,9 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
     )
 
 
-def measure_rate(name: str, way: str, device: str, timer: Timer, read_state: StateReader) -> MeasuredRate:
+def measure_rate(name: str, device: str, timer: Timer, read_state: StateReader) -> MeasuredRate:
     """A rate with the state of the device while the call ran: an idle device has other clocks."""
-    probe, state = fitting(probes_of(way, device, timer), device), None
+    probe, state = fitting(probes_of(name, device, timer), device), None
     with probe.context():
         call = probe.make()
         samples_ns = take_samples(call, timer, _WARMUP, _MIN_SAMPLES, _MAX_SAMPLES, _BUDGET_NS)

@@ -323,7 +323,7 @@ class Run:
 
     def warm_up(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """For its time and a few calls, unless these take very long."""
-        row.bodies = self.timer.prepare(inputs.bodies(fn, self.sets, 1))
+        row.bodies = inputs.bodies(fn, self.sets, 1)
         durations_ns: list[int] = []
         began_ns, elapsed_ns = time.perf_counter_ns(), 0
         while (
@@ -368,17 +368,9 @@ class Run:
         ready = self.ready
         counts = inputs.calls_per_sample([row.call_ns for row in ready], self.timer.resolution_ns)
         for row, calls in zip(ready, counts, strict=True):
-            if calls == 1 or row.fn is None:
-                continue
-            row.bodies = ()  # CUDA graphs of single calls are not needed any more
-            try:
-                row.bodies = self.timer.prepare(inputs.bodies(row.fn, self.sets, calls))
-                row.calls = calls
-            except Exception as error:  # noqa: BLE001 - one implementation's error, the others go on
-                row.fail(*failure_of(error, "while its samples were prepared"))
-            if not row.is_ready:
-                self.release(row.name)
-        return self.ready
+            if calls > 1 and row.fn is not None:
+                row.bodies, row.calls = inputs.bodies(row.fn, self.sets, calls), calls
+        return ready
 
     def sample(self, rows: Sequence[RunRow]) -> None:
         """Rounds of samples until every row is done.

@@ -3,21 +3,17 @@
 A timer waits until all device work of a call is done, and keeps nothing of it. A timed call whose launches
 are queued behind other work runs without waiting for the host: the time between its events is device time.
 The other work is the flush of the last-level cache (cold), an untimed call (hot), and, where the host needs
-longer than that, a kernel that only waits. The replay of a CUDA graph launches all kernels of a call at once,
-so nothing of the host's cost per launch is in a sample. Importing this module does not import torch.
+longer than that, a kernel that only waits. Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from opscope.benchmarking.problem import first_line
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState, Clock, Latency
 from opscope.units import NS_PER_MS, NS_PER_S
@@ -114,10 +110,6 @@ class Timer(Protocol):
     clock: Clock  # what the samples are taken with
     resolution_ns: float  # shortest duration it tells from none
 
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """What to measure in place of some calls."""
-        return calls
-
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
 
@@ -184,68 +176,21 @@ class CudaEventTimer(Timer):
         return round(elapsed_ms * NS_PER_MS)
 
 
-_WARMUP_CALLS = 3
-
-
-class CudaGraphTimer(CudaEventTimer):
-    """CUDA events around the replay of a CUDA graph of each call.
-
-    The graphs of one `prepare` share their memory, which is right because only one of them runs at a time and
-    no one reads their outputs; it is freed with the last of them.
-    """
-
-    clock = Clock.CUDA_GRAPH
-
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        replays: list[Callable[[], object]] = []
-        pool = None
-        gc.collect()  # a graph freed during a capture would break it
-        with self._cuda.device(self._device):
-            for call in calls:
-                graph = self._capture(call, pool)
-                pool = graph.pool()
-                replays.append(graph.replay)
-        return replays
-
-    def _capture(self, call: Callable[[], object], pool: Any) -> Any:
-        cuda = self._cuda
-        # Lazy initialization (library handles, autotuning) must not fall into the capture.
-        side = cuda.Stream()
-        side.wait_stream(cuda.current_stream())
-        with cuda.stream(side):
-            for _ in range(_WARMUP_CALLS):
-                call()
-        cuda.current_stream().wait_stream(side)
-        synchronize()
-        graph = cuda.CUDAGraph()
-        try:
-            with warnings.catch_warnings():
-                # Of a capture that failed: "The CUDA Graph is empty". The error says more.
-                warnings.filterwarnings("ignore", message="The CUDA Graph is empty", category=UserWarning)
-                with cuda.graph(graph, pool=pool):
-                    call()
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            raise MeasurementError(
-                f"it cannot be captured in a CUDA graph ({first_line(error)})",
-                hint="Measure it with the clock 'events'",
-            ) from error
-        return graph
-
-
 def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -> Timer:
     """The timer of a benchmark: by default CUDA events on a GPU and the wall clock elsewhere."""
     is_cuda = device.startswith("cuda")
     chosen = clock or (Clock.CUDA_EVENT if is_cuda else Clock.WALL)
     if chosen is Clock.WALL:
         return WallTimer()
+    if chosen is Clock.CUDA_GRAPH:
+        raise InputError(
+            "calls are no longer timed as replays of CUDA graphs", hint="CUDA events hide launches too"
+        )
     if not is_cuda:
         raise InputError(
             f"the clock '{chosen}' needs a CUDA device, not '{device}'", hint="Use the wall clock"
         )
-    kind = CudaGraphTimer if chosen is Clock.CUDA_GRAPH else CudaEventTimer
-    return kind(device, cache_state)
+    return CudaEventTimer(device, cache_state)
 
 
 def take_samples(  # noqa: PLR0917 - how many
@@ -255,12 +200,11 @@ def take_samples(  # noqa: PLR0917 - how many
 
     The budget counts the samples' own durations, so the number of samples follows from the timer alone.
     """
-    (call,) = timer.prepare([fn])
     for _ in range(warmup):
-        timer.measure(call)
+        timer.measure(fn)
     samples_ns: list[int] = []
     while len(samples_ns) < least or (len(samples_ns) < most and sum(samples_ns) < budget_ns):
-        samples_ns.append(max(1, timer.measure(call)))
+        samples_ns.append(max(1, timer.measure(fn)))
     return samples_ns
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # imports DuckDB
     from opscope.extraction.alone_calls import StepGain
     from opscope.model.session import Session
 
-_CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
+_CLOCKS = {"events": Clock.CUDA_EVENT, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
 _FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
 _FEWEST = 2
@@ -84,7 +84,7 @@ class MeasuringOptions:
     """How it is measured.
 
     Args:
-        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; default by device.
+        clock: CUDA events, or the wall clock; default by device.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
         time_budget: Seconds of sampling per implementation.
         samples: Samples per implementation: FEWEST-MOST, or one exact number.
@@ -93,7 +93,7 @@ class MeasuringOptions:
             (measure what the device can reach).
     """
 
-    clock: Literal["events", "graph", "wall"] | None = None
+    clock: Literal["events", "wall"] | None = None
     cache: Literal["cold", "hot"] | None = None
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
     samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
@@ -186,9 +186,9 @@ def bench(
     with console.open_source([within]) if within else nullcontext() as session:
         # Before anything is measured, for a file may be of another recording.
         price = _pricing(targets, within, session) if within and session else None
-        sweep, has_several = _measured(targets, given, measuring, save, is_json=report.json)
-        if (result := _result_of(sweep, has_several)) is not None:
-            present(result, price)
+        sweep = _measured(targets, given, measuring, save, is_json=report.json)
+        if sweep.shown is not None:
+            present(sweep.shown, price)
             console.say_wrote([] if save is None else [save], on_stderr=report.json)
     code = _exit_code(sweep)
     if fail_on is None or code:
@@ -211,8 +211,8 @@ def _measured(
     save: Path | None,
     *,
     is_json: bool,
-) -> tuple[BenchmarkSweep, bool]:
-    """What was finished, kept in the file after every change, and whether there are several points."""
+) -> BenchmarkSweep:
+    """What was finished, kept in the file after every change."""
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if is_json else nullcontext():
         points = sweep_of(
@@ -235,8 +235,8 @@ def _measured(
             return measure(problem, options, on_change=on_change)
 
         def keep(sweep: BenchmarkSweep) -> None:
-            if save is not None and (result := _result_of(sweep, points.has_several)) is not None:
-                save_benchmark(save, result, force=True)
+            if save is not None and sweep.shown is not None:
+                save_benchmark(save, sweep.shown, force=True)
 
         with console.load_noticed(), _progress(points) as progress:
 
@@ -246,11 +246,7 @@ def _measured(
 
             sweep = run_sweep(points, run, on_change=changed, on_point=progress)
             keep(sweep)
-    return sweep, points.has_several
-
-
-def _result_of(sweep: BenchmarkSweep, has_several: bool) -> BenchmarkResult | BenchmarkSweep | None:
-    return sweep if has_several else next(iter(sweep.points), None)
+    return sweep
 
 
 Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]

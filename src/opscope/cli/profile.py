@@ -62,22 +62,14 @@ class _Task:
     def all_files(self) -> list[Path]:
         return [*self.files.values(), sidecar_path(self.files["trace"])]
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that was asked for, under the names of the stats file's `config`."""
-        return {**self.configuration.settings, **asdict(self.configuration.spec.options), **self.recording}
-
-    def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> Record:
-        names = {} if stats is None else {role: path.name for role, path in self.files.items()}
-        return sweep_record(self.configuration.label, stats, names, error)
-
-    def run(self) -> Record:
-        files = self.files
+    def run(self) -> dict[str, Any]:
+        """Record, report and time it; what its stats file says."""
+        files, of = self.files, self.configuration
         # Should this run fail, the results of an older one must not stand beside its trace.
         for stale in self.all_files:
             stale.unlink(missing_ok=True)
         run = run_configuration(
-            self.configuration,
+            of,
             self.output_dir,
             trace_name=files["trace"].name,
             measure=self.measure,
@@ -87,7 +79,10 @@ class _Task:
         sidecar = run.cycle.sidecar
         with load(str(run.cycle.trace_path)) as session:
             summary = summarize(session)
-        config = {**self.settings, "parameters": run.parameter_count, "steps": sidecar.steps}
+        config = {
+            **of.settings, **asdict(of.spec.options), **self.recording,
+            "parameters": run.parameter_count, "steps": sidecar.steps,
+        }  # fmt: skip
         report = recording_document(
             summary,
             top=self.top,
@@ -103,7 +98,7 @@ class _Task:
         )
         write_text(files["report"], console.markdown(numbered(report)))
         write_json(files["stats"], stats)
-        return self.entry(stats)
+        return stats
 
 
 def profile(
@@ -198,11 +193,13 @@ def _show(entries: Sequence[Record], output_dir: Path, report: console.Showing, 
 
 
 def _attempt(task: _Task) -> Record:
+    label = task.configuration.label
     try:
-        return task.run()
+        stats = task.run()
+        return sweep_record(label, stats, {role: path.name for role, path in task.files.items()})
     except Exception as error:  # noqa: BLE001 - a user's workload may raise anything; the others go on
         kind = "" if isinstance(error, OpscopeError) else f"{type(error).__name__}: "
-        return task.entry(None, f"{kind}{error}")
+        return sweep_record(label, None, error=f"{kind}{error}")
 
 
 def _outcome(entry: Record) -> str:

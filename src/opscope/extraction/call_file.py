@@ -100,7 +100,7 @@ def call_file(
             raise InputError(f"{one.name}: of lists of more than 30 tensors nothing is recorded", hint=_LISTS)
         inputs = Inputs(one, made, notes)
         numbers, arguments = _written(inputs, schema, fed, f"r{rank}")
-        calls.append(Written(one, inputs.variables, numbers, fed, is_tf32))
+        calls.append(Written(one, inputs.variables, numbers, fed))
         pairs = zip(schema.arguments, one.arguments, strict=False)
         # What changes lists returns nothing; what another library's operator changes is not known.
         changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]

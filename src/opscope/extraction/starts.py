@@ -8,11 +8,11 @@ start. Imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod, sqrt
+from math import prod
 from operator import mul
 from string import Template
 from typing import Any, NamedTuple
@@ -48,7 +48,6 @@ class Written:
     variables: Mapping[str, str]  # names of its tensors, by argument
     numbers: Mapping[str, str]  # Python text of all else, by argument
     fed: str | None = None  # argument that is the result of the call before it
-    is_tf32: bool = False  # whether matrices of float32 were multiplied in TF32
 
     @cached_property
     def outputs(self) -> tuple[TensorArgument, ...]:
@@ -75,11 +74,9 @@ class Written:
 
 
 _TABLE = packaged_toml(__package__, "starts.toml")
+_ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"]}
 _C_TYPES: Mapping[str, str] = _TABLE["c_types"]
-_MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _INT32_END = 1 << 31
-_MULTIPROCESSORS = 132  # of an H200
-_FEW_TERMS = 50  # squared, of a sum
 _MOST_COLUMNS = 1 << 17  # of a row in registers
 
 
@@ -93,13 +90,11 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
         return None
     if kind is StartKind.ATEN or not parameters or not all(one.outputs for one in calls):
         return None
-    given, fill, template, language = calls[-1], None, "elementwise", "py"
-    if kind is StartKind.CUDA:
-        language = "cu"
-    elif len(calls) == 1:
-        found = ((one, of) for one, (names, of) in _FAMILIES.items() if given.call.stem in names)
-        template, fill = next(found, (template, fill))
-    filled = _elementwise(calls, language) if fill is None else fill(given)
+    given, template, language = calls[-1], "elementwise", "cu" if kind is StartKind.CUDA else "py"
+    if language == "py" and len(calls) == 1 and given.call.stem in _ROWS:
+        template, filled = "rows", _rows(given)
+    else:
+        filled = _elementwise(calls, language)
     if filled is None:
         return None
     head = packaged_text(__package__, f"starts/head.{language}.txt")
@@ -107,13 +102,12 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     code = Template(text).substitute({"parameters": parameters, "result": empty(given.output), **filled})
     code = code.replace("device=DEVICE", f"device={parameters.partition(',')[0]}.device")
     tolerance = ""
-    type_name = "tf32" if given.is_tf32 else _name(given.output)
-    if (known := _TABLE["tolerances"].get(type_name)) is not None:
-        terms = filled.get("summed", 1)
-        # Of many terms each addition rounds a sum that has grown.
-        growth = sqrt(terms) * (max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1)
-        atol = f"{known[1] * growth:.1g}{filled.get('times', '')}"
-        tolerance = f", rtol={known[0]}, atol={atol}"
+    if (known := _TABLE["tolerances"].get(_name(given.output))) is not None:
+        relative, absolute = known
+        if "grad_output" in given.variables and template == "rows":
+            # ATen rounds terms of a gradient that are as large as its largest element, and cancel.
+            absolute = f"{4 * absolute:.1g} * expected.abs().max().item()"
+        tolerance = f", rtol={relative}, atol={absolute}"
     return Start(head, code, tolerance, kind)
 
 
@@ -130,11 +124,8 @@ def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
     x, dtype = call.tensor("self", "input"), call.integer("dtype")
     if call.stem not in _TABLE["composed"] or x is None or 0 in x.shape:
         return ()
-    other = call.tensor("other") if call.stem == "matmul" else None
-    if call.stem == "matmul" and (other is None or min(len(x.shape), len(other.shape)) < 2):
-        return ()
     type_name = x.type_name if dtype is None else getattr(element_type_of_code(dtype), "name", None)
-    shape = call.integers("shape") or (x.shape if other is None else (*x.shape[:-1], other.shape[-1]))
+    shape = call.integers("shape") or x.shape
     known = -prod(shape)
     shape = tuple(x.element_count // known if size == -1 else size for size in shape)
     return (TensorArgument(shape, type_name),)
@@ -266,37 +257,6 @@ def _index(dimensions: Sequence[tuple[int, int]]) -> str:
     return " + ".join(terms) or "0 * i"
 
 
-def _reduction(given: Written) -> dict[str, Any] | None:
-    """Of neighboring dimensions."""
-    call, x = given.call, given.tensor("self")
-    identity, combined, reduce = _TABLE["reduction"][call.stem]
-    asked = call.integers("dim") if call.has("dim") and not call.is_omitted("dim") else ()
-    if x is None or asked is None or len(given.outputs) > 1 or call.tensor("other") is not None:
-        return None
-    count = len(x.shape)
-    chosen = sorted({one % count for one in asked} or range(count))
-    if not chosen or len(chosen) <= chosen[-1] - chosen[0] or (given.computed == "int64" and reduce != "sum"):
-        return None
-    outer, inner = prod(x.shape[: chosen[0]]), prod(x.shape[chosen[-1] + 1 :])
-    reduced = x.element_count // (outer * inner)
-    # Where nothing is inner, rows stand side by side in a tile.
-    view = f".reshape({outer}, {reduced}, {inner})" if inner > 1 else f".reshape({outer}, {reduced}).mT[None]"
-    return {
-        "summed": reduced if call.stem == "sum" else 1,
-        "sizes": (outer, reduced, inner) if inner > 1 else (1, reduced, outer),
-        "longest": 64 if inner > 1 else 4096,
-        "x": given.variables["self"] + view,
-        "identity": identity,
-        "accumulated": given.computed,
-        "combined": combined,
-        "reduce": reduce,
-        "scale": f"1 / {reduced}" if call.stem == "mean" else "1",
-    }
-
-
-_ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"]}
-
-
 def _rows(given: Written) -> dict[str, Any] | None:
     """Over the last dimensions, whole rows in registers."""
     call = given.call
@@ -319,11 +279,7 @@ def _rows(given: Written) -> dict[str, Any] | None:
         loaded = f"tl.load({used[-1]}_ptr + {place}, mask=inside, other={row.get('other', '0.0')})"
         loads.append(f"{name} = {loaded}.to(tl.{given.computed})")
     names = row.get("results", ["result"])[: len(given.outputs)]
-    is_gradient = "grad_output" in row["rows"]
     return {
-        # ATen rounds terms of a gradient that are as large as its largest element, and cancel.
-        "summed": 16 if is_gradient else 1,
-        "times": " * expected.abs().max().item()" * is_gradient,
         "row_count": row_count,
         "column_count": column_count,
         "pointers": ", ".join(f"{one}_ptr" for one in (*used, *names)),
@@ -336,94 +292,3 @@ def _rows(given: Written) -> dict[str, Any] | None:
         "tensors": ", ".join([*(f"{one}.contiguous()" for one in used), *names]),
         "returned": ", ".join(names),
     }
-
-
-def _product(given: Written) -> dict[str, Any] | None:
-    """Tiles of a matrix product; what is added to it in an epilogue."""
-    left, right, *added = _TABLE["products"][given.call.stem]
-    a, b, shape = given.tensor(left), given.tensor(right), given.output.shape
-    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or _name(a) not in _MULTIPLIED:
-        return None
-    # A right matrix for all has the left's leading dimensions as rows.
-    if _name(a) != _name(b) or (len(b.shape) > 2 and a.shape[:-2] != b.shape[:-2]):
-        return None
-    batch, depth, columns = prod(b.shape[:-2]), a.shape[-1], shape[-1]
-    rows = prod(shape[:-1]) // batch
-    transposed = ".t()" * (given.call.stem == "linear")
-    alpha = given.number("alpha")
-    bias = given.variables.get(added[0]) if added else None
-    of_bias = {
-        key: ""
-        if bias is None
-        else text.format(bias=bias, shape=shape, sizes=(batch, rows, columns), beta=given.number("beta"))
-        for key, text in _TABLE["added"].items()
-    }
-    is_single = _name(a) == "float32"
-    is_exact = is_single and not given.is_tf32
-    # The largest tile of which there is one for each multiprocessor.
-    small = (64, 64, 32 if is_single else 64)
-    if rows < small[0]:
-        small = (max(16, 1 << (rows - 1).bit_length()), 32, 128)
-    larger = () if is_single else ((128, 256, 64), (128, 128, 64))
-    tiles = {one: batch * -(-rows // one[0]) * -(-columns // one[1]) for one in larger}
-    tile = next((one for one, count in tiles.items() if count >= _MULTIPROCESSORS), small)
-    return {
-        "summed": depth,
-        "sizes": (rows, columns, depth, batch),
-        "tile": tile,
-        "a": f"{given.variables[left]}.reshape({batch}, {rows}, {depth})",
-        "b": f"{given.variables[right]}{transposed}.reshape({batch}, {depth}, {columns})",
-        "interpreted": _TABLE["interpreted"].get(_name(a), ""),
-        # As torch multiplies by default, and not where a program allows TF32.
-        "precision": ', input_precision="ieee"' * is_exact,
-        "scaled": "" if alpha in {"1", "1.0"} else f"    total = {alpha} * total\n",
-        **of_bias,
-    }
-
-
-def _indexed(given: Written) -> dict[str, Any] | None:
-    """Rows by number, from one place each (a gather) or to places that several may share (a scatter)."""
-    call, output, stem = given.call, given.output, given.call.stem or ""
-    is_gather, by_element = stem in _TABLE["gather"], stem == "scatter_add"
-    source, index = _TABLE["gather" if is_gather else "scatter"][stem]
-    x, where = given.tensor(source), given.tensor(index)
-    dim = 0 if "embedding" in stem else call.integer("dim")
-    if x is None or where is None or dim is None or not x.shape:
-        return None
-    whole = x.shape if is_gather else output.shape  # what numbers point into
-    dim %= len(whole)
-    outers, inner = prod(whole[:dim]), prod(whole[dim + 1 :])
-    others = [one[:dim] + one[dim + 1 :] for one in (x.shape, whole)]
-    if by_element and (where.shape != x.shape or others[0] != others[1]):
-        return None
-    is_counted = given.number("scale_grad_by_freq") == "True"
-    if not is_gather and (call.name.endswith("_") or _name(output) not in _MULTIPLIED or is_counted):
-        return None
-    count, padding = x.shape[dim] if by_element else where.element_count, call.integer("padding_idx")
-    made = f"torch.zeros({output.shape}, dtype=torch.float32, device=DEVICE)"
-    if "self" in given.variables:
-        made = f"{given.variables['self']}.to(torch.float32, copy=True).contiguous()"
-    return {
-        "summed": 1 if is_gather else 64,
-        "points": whole[dim],
-        "inner": inner,
-        "index_count": count,
-        "row_count": outers * count,
-        "index_at": f"row * {inner} + inner" if by_element else "i",
-        "index_mask": ", mask=inside, other=0" * by_element,
-        "source": given.variables[source],
-        "index": given.variables[index],
-        "kept": "" if padding is None or padding < 0 else f" & (taken != {padding})",
-        "factor": given.number("alpha"),
-        "accumulator": made,
-        "returned": f"result.to(torch.{_name(output)})",
-    }
-
-
-_FAMILIES: Mapping[str, tuple[Any, Callable[[Written], dict[str, Any] | None]]] = {
-    "reduction": (_TABLE["reduction"], _reduction),
-    "rows": (_ROWS, _rows),
-    "product": (_TABLE["products"], _product),
-    "gather": (_TABLE["gather"], _indexed),
-    "scatter": (_TABLE["scatter"], _indexed),
-}

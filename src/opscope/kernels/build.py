@@ -59,7 +59,6 @@ def load_cuda_kernels() -> Any:
             check_build_tools(torch)
             try:
                 _build(torch)
-                register_fakes(torch)
                 _loaded = getattr(torch.ops, EXTENSION)
             except MeasurementError as error:
                 _loaded = error  # Compiling the same sources again takes as long and ends the same way.
@@ -100,21 +99,6 @@ def compiler_message(output: str) -> str:
     ]
     first = next((number for number, line in enumerate(lines) if _FIRST_ERROR.search(line)), 0)
     return first_lines(lines[first:])
-
-
-def register_fakes(torch: Any) -> None:
-    """Tell torch.compile and the meta device the outputs' shapes; the operators must be loaded."""
-
-    def like_first(first: Any, *_others: Any, **_options: Any) -> Any:
-        return torch.empty_like(first)
-
-    def matrix_product(a: Any, b: Any) -> Any:
-        return a.new_empty((a.shape[0], b.shape[1]))
-
-    for name in ("gelu", "square", "add", "softmax", "layer_norm"):
-        torch.library.register_fake(f"{EXTENSION}::{name}", like_first)
-        torch.library.register_fake(f"{EXTENSION}::{name}_teaching", like_first)
-    torch.library.register_fake(f"{EXTENSION}::matmul_teaching", matrix_product)
 
 
 def _build(torch: Any) -> None:

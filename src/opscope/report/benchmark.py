@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from opscope import units
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.benchmarking.suite import Suite
+from opscope.benchmarking.suites import Suite
 from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,

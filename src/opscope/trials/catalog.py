@@ -42,7 +42,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_graphed: bool = False  # CUDA graphs or compiled models are used
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
-    has_step: bool = False  # Its steps are calls of a function without arguments
     device_name: str | None = None  # Of the GPU, once the program has used it
 
     @property
@@ -72,7 +71,7 @@ class TriedChange(msgspec.Struct, frozen=True):
     redraws: bool = False  # Random numbers come in another order, so that dropout drops other elements
     on_request: bool = False  # Tried only when named: it takes minutes
     is_costly: bool = False  # It takes much longer than others, because it compiles
-    unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
+    replays: bool = False  # It launches the model's kernels as a CUDA graph
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
 
@@ -87,13 +86,7 @@ class TriedChange(msgspec.Struct, frozen=True):
         Of launches it is the gain of one graph of the whole step: in training, a graph of the model leaves
         the optimizer out.
         """
-        name = code.removeprefix("advice.")
-        return name not in self.unpriced and not (name == "launch_bound" and traits.is_training)
-
-    @property
-    def replays(self) -> bool:
-        """Whether it launches the model's kernels as a CUDA graph."""
-        return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
+        return code != "advice.launch_bound" or (self.replays and not traits.is_training)
 
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -107,7 +100,6 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     "eager": (lambda facts: not facts.is_graphed, "it compiles or captures its models itself"),
     "eager_attends": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
     "convolutions": (lambda facts: facts.convolutions, "its models hold no convolutions"),
-    "step": (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
     "optimizer": (
         lambda facts: any(name in FUSED for name in facts.optimizers),
         "it creates no optimizer with such an implementation that does not use it",
@@ -225,14 +217,6 @@ def _attention(implementation: str, hooks: Hooks) -> None:
             hooks.undo.callback(model.set_attn_implementation, model.config._attn_implementation)
             model.set_attn_implementation(implementation)
             hooks.applied.add("model")
-
-
-def _backend(name: str, hooks: Hooks) -> None:
-    attention = importlib.import_module("torch.nn.attention")
-    every = attention.SDPBackend
-    known = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
-    order = sorted(known, key=lambda one: one != getattr(every, name))  # the rest as it was
-    hooks.around.append(partial(attention.sdpa_kernel, order, set_priority=True))
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -383,35 +367,6 @@ def _of_tensors(
     return run
 
 
-def _graphed_step(hooks: Hooks) -> None:
-    torch = hooks.torch
-
-    def prepare(step: Callable[[], Any]) -> Callable[[], Any]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            first, *others = [[one.clone() for one in tensors_of(step())] for _ in range(3)]
-        torch.cuda.current_stream().wait_stream(stream)
-        # A step that reads another batch would be given the captured one for ever.
-        is_constant = first and all(
-            len(one) == len(first) and all(map(torch.equal, one, first)) for one in others
-        )
-        if not is_constant:
-            return step
-        graph = torch.cuda.CUDAGraph()
-        with _own_workspaces(torch), torch.cuda.graph(graph):
-            output = step()
-        hooks.applied.add("step")
-
-        def replay() -> Any:
-            graph.replay()
-            return output
-
-        return replay
-
-    hooks.prepare_step.append(prepare)
-
-
 def _drop_gradients(hooks: Hooks) -> None:
     for owner in (hooks.torch.optim.Optimizer, hooks.torch.nn.Module):
         hooks.wrap_arguments(owner, "zero_grad", lambda one, *_, **__: ((one,), {"set_to_none": True}))
@@ -532,53 +487,30 @@ CATALOG = (
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
     ),
-    *(
-        TriedChange(
-            f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            ("cuda",),
-            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
-            f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
-            "    output = model(batch)",
-            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=True,
-        )
-        for name, backend, title in (
-            ("cudnn", "CUDNN_ATTENTION", "cuDNN"),
-            ("flash", "FLASH_ATTENTION", "flash attention"),
-            ("efficient", "EFFICIENT_ATTENTION", "memory-efficient attention"),
-        )
-    ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
         ("eager",), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        unpriced=("launch_bound",),  # its kernels are launched one by one
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
         ("cuda", "eager"), 'model = torch.compile(model, mode="reduce-overhead")',
-        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, replays=True,
+        in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
         ("eager",), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        on_request=True, in_training=_OWN_GRADIENTS,
+        on_request=True, replays=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         ("cuda", "eager"),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
-        ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
-    ),
-    TriedChange(
-        "step_graph", "a CUDA graph of the whole step", _graphed_step,
-        ("cuda", "inference", "step", "eager"),
-        "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
-        "with torch.cuda.graph(graph):\n    output = step()\n"
-        "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
-        ("launch_bound",), 0.0, "capture", is_live=False,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, replays=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", _fused,

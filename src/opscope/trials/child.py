@@ -8,7 +8,6 @@ ends, and then removes the scratch folder it was given. Nothing here imports tor
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import random
 import resource
@@ -19,10 +18,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from inspect import isfunction
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -114,21 +111,6 @@ class _Run:
         if file is not None:
             return catalog.change_of_file(Path(file))
         return next(change for change in catalog.CATALOG if change.name == name)
-
-    def stepping(self, function: Any) -> Any:
-        """A function whose calls are steps, with what changes make of it where it takes no arguments."""
-        made: list[Callable[[], Any]] = []
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.switches is None or args or kwargs:
-                return function(*args, **kwargs)
-            self.found.facts.has_step = True
-            if not made:
-                made.append(self.switches.step_in_place_of(function))
-            return made[0]()
-
-        return call
 
     def step(self) -> None:
         """A step has ended; ends the process if enough is known."""
@@ -311,9 +293,6 @@ def run_script(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
     if request.kind == "module":
         sys.path.insert(1, request.origin)
     program = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
-    if program.wrap is not None:
-        wrap = program.wrap
-        program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
@@ -328,7 +307,7 @@ def run_workload(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
 
     run.torch_imported(torch)
     spec = resolve(request.target, WorkloadOptions(**request.options))
-    step = run.stepping(spec.build(*request.sizes).step)
+    step = spec.build(*request.sizes).step
     while True:
         step()
         run.step()

@@ -28,8 +28,6 @@ class Hooks:
         self.models, self.optimizers = switches.models, switches.optimizers  # of the program so far, by id
         # Called with a model before its first call; what it returns is called in its place.
         self.prepare: list[Callable[[Any], Any]] = []
-        # The same of the function whose calls are steps, if it takes no arguments; only from the start.
-        self.prepare_step: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
         self.inputs: list[Callable[[Any], Any]] = []  # change each argument of a call of a model
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []  # a context for each call
         self.outputs: list[Callable[[Any], Any]] = []  # change the output of each call
@@ -181,8 +179,3 @@ class Switches:
             for change in hooks.outputs:
                 output = change(output)
         return output
-
-    def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """What to call for each step instead of a function without arguments; asked before its first call."""
-        every = [prepare for hooks in self.installed for prepare in hooks.prepare_step]
-        return functools.reduce(lambda one, prepare: prepare(one), every, function)

@@ -12,7 +12,6 @@ from opscope.benchmarking.inputs import (  # noqa: E402
     map_tensors,
     min_bytes,
     named_tensors,
-    peak_memory_bytes,
 )
 
 
@@ -104,10 +103,3 @@ def test_dataclasses_are_walked_too():
     batch = Batch(torch.ones(2), [torch.ones(3)])
     assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
     assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
-
-
-def test_memory_of_a_device_is_what_the_allocator_gave_out(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1512)
-    assert peak_memory_bytes(lambda: None, "cuda:0") == 512

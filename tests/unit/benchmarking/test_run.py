@@ -307,22 +307,6 @@ def test_an_implementation_has_a_matrix_ceiling_of_its_own():
     assert [row.ceiling for row in result.rows] == ["matrix_float32", "matrix_tf32"]
 
 
-def test_a_call_that_cannot_be_prepared_fails_alone():
-    class Picky(FakeTimer):
-        def prepare(self, calls):
-            if calls[0].func is bad:
-                raise MeasurementError("it cannot be captured in a CUDA graph (pageable copy)")
-            return calls
-
-    def bad(x):
-        return x * 2
-
-    result = run(problem_of(implementation("reference"), implementation("bad", bad)), timer=Picky(uneven()))
-    assert result.row("bad").status is Status.FAILED
-    assert "cannot be captured in a CUDA graph" in result.row("bad").reason
-    assert result.row("reference").status is Status.OK
-
-
 def interrupt_at_sample(number):
     class Interrupting(FakeTimer):
         def measure(self, fn):

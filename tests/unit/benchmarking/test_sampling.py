@@ -1,12 +1,9 @@
 from collections import Counter
 
-import pytest
-
 from fakes import FakeTimer, scripted
-from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ceiling, with_ratio, with_samples
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState, Status, Verdict
+from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ratio, with_samples
+from opscope.model.benchmark import BenchmarkOptions, DeviceState, Verdict
 from opscope.model.environment import Environment
 
 SECOND_NS = 1_000_000_000
@@ -141,39 +138,6 @@ def test_the_time_around_samples_counts_against_the_budget():
     assert run.in_samples_ns == 2 * SECOND_NS
 
 
-@pytest.mark.parametrize("lost", [None, "CUDA error: an illegal memory access was encountered"])
-def test_an_error_ends_its_series_only_unless_the_device_is_lost(monkeypatch, lost):
-    calls = iter(range(100))
-
-    def fails_later():
-        if next(calls) == 3:
-            raise ValueError("broken")
-
-    monkeypatch.setattr(engine, "lost_device", lambda device: lost)
-    all_series = [row("good", [idle]), row("bad", [fails_later])]
-    sampling(all_series, options()).sample(all_series)
-    bad = all_series[1].row
-    assert (bad.status, bad.reason) == (Status.FAILED, "ValueError while it was sampled: broken")
-    assert len(all_series[1].samples) == 3
-    assert len(all_series[0].samples) in ({50} if lost is None else {3, 4})
-
-
-def test_an_interruption_leaves_whole_samples():
-    calls = iter(range(100))
-
-    def interrupted():
-        if next(calls) == 10:
-            raise KeyboardInterrupt
-
-    clock = FakeClock()
-    all_series = [row("a", [interrupted]), row("b", [clock.call(5)])]
-    run = sampling(all_series, options(), clock=clock)
-    with pytest.raises(KeyboardInterrupt):
-        run.sample(all_series)
-    assert len(all_series[0].samples) == 10
-    assert len(all_series[1].samples) in {10, 11}
-
-
 def test_samples_between_reads_of_which_one_throttles_are_marked():
     clock = FakeClock()
     series = row("a", [clock.call(30_000_000)])
@@ -211,22 +175,3 @@ def test_ratios_are_of_rounds_that_hold_both():
     assert (found.ratio, found.ratio_interval, found.verdict) == (1.0, (1.0, 1.0), None)
     row = sampled("a", [(0, 5)])
     assert (row.samples_ns, row.median_ns, row.interval_ns) == ((5.0,), None, None)
-
-
-def test_what_lacks_samples_or_amounts_has_no_rates_or_ceiling():
-    found = with_ceiling(
-        BenchmarkRow(name="a", status=Status.FAILED),
-        min_bytes=8,
-        flop_count=None,
-        ceilings=(Ceiling("copy", 1e9, "bytes", ""),),
-        matrix_ceiling=None,
-    )
-    assert (found.min_bytes, found.bytes_per_s, found.ceiling) == (8, None, None)
-    found = with_ceiling(
-        sampled("a", [(0, 100), (1, 100)]),
-        min_bytes=50,
-        flop_count=None,
-        ceilings=(Ceiling("copy", 1e9, "bytes", ""), Ceiling("matrix_tf32", 1e9, "flop", "")),
-        matrix_ceiling="matrix_tf32",
-    )
-    assert (found.ceiling, found.ceiling_fraction) == ("copy", 0.5)

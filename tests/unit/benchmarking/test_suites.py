@@ -19,7 +19,6 @@ SHAPES = {
     "layer_norm": (5, 37),
     "matmul": (19, 23, 31),
     "cdist": (13, 29, 5),
-    "attention": (2, 3, 17, 16),
 }
 
 
@@ -32,7 +31,6 @@ INDEPENDENT = {
     "layer_norm": lambda x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b),
     "matmul": lambda a, b: torch.einsum("mk,kn->mn", a, b),
     "cdist": lambda x, y: torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"),
-    "attention": torch.nn.functional.scaled_dot_product_attention,
 }
 
 
@@ -71,7 +69,7 @@ def test_what_runs_on_a_cpu_is_right(name, dtype, implementation):
     (tested,) = made.implementations
     outcome = outcome_of(made, tested)
     if outcome is None:
-        needs_gpu = ("cuda", "tf32", "efficient", "cudnn")
+        needs_gpu = ("cuda", "tf32")
         interpreter_lacks = (name, tested.engine, dtype) == ("matmul", Engine.TRITON, "bfloat16")
         assert interpreter_lacks or any(word in implementation for word in needs_gpu)
         return
@@ -86,12 +84,10 @@ def test_the_expected_answer_agrees_with_another_formula(name):
     assert torch.allclose(made.expected(*inputs), INDEPENDENT[name](*inputs), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gelu", "attention"])
-def test_every_value_of_a_parameter_is_its_own_problem(name):
-    ((parameter, choice),) = suite(name).parameters.items()
+def test_every_value_of_a_parameter_is_its_own_problem():
     answers = []
-    for value in choice:
-        made = problem(name, **{parameter: value}, implementations=("naive", "torch"))
+    for value in ("tanh", "none"):
+        made = problem("gelu", approximate=value, implementations=("naive", "torch"))
         for implementation in made.implementations:
             assert outcome_of(made, implementation).status is Status.OK
         inputs = [tensor.double() for tensor in made.make_inputs(0)]

@@ -38,13 +38,6 @@ def test_programs_that_each_read_everything_begin_at_different_chunks(chunks):
     assert torch.allclose(sums, source.sum().expand(5), rtol=1e-4, atol=1e-2)
 
 
-def test_a_program_begins_where_it_is_told():
-    source = random(7)
-    sums = read(source, 3, reads=1, first_step=97, next_step=1)
-    starts = [program * 97 % 7 for program in range(3)]
-    assert torch.allclose(sums, source.view(7, CHUNK).sum(1)[starts], rtol=1e-4, atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("source", "next_step", "message"),
     [

@@ -66,8 +66,8 @@ def records():
 
 @pytest.fixture(scope="session")
 def launches():
-    """All launches of the file, with their titles."""
-    return tuple((title_of(record), facts_of(record)) for record in LAUNCHES)
+    """All launches of the file, with their titles and whether they were recorded."""
+    return tuple((title_of(record), facts_of(record), "family" in record) for record in LAUNCHES)
 
 
 each_record = pytest.mark.parametrize("record", RECORDED, ids=title_of)

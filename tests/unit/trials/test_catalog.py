@@ -1,9 +1,6 @@
 """The catalogue is one: names, groups, the advice it answers."""
 
-from contextlib import nullcontext
 from functools import partial
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
@@ -92,61 +89,6 @@ def test_autocast_leaves_losses_in_float32_as_around_them_it_would(torch, kind):
     with torch.no_grad():
         output = switches._call(model, model, (x,), {})
     assert (output if kind == "tensor" else output["logits"]).dtype == torch.bfloat16
-
-
-class FakeCuda:
-    """Streams that order nothing, and graphs that note their replays."""
-
-    def __init__(self):
-        self.replays = 0
-        self.Stream, self.CUDAGraph = lambda: self, lambda: self
-
-    def wait_stream(self, other):
-        pass
-
-    def current_stream(self):
-        return self
-
-    def stream(self, one):
-        return nullcontext()
-
-    def graph(self, one):
-        return nullcontext()
-
-    def replay(self):
-        self.replays += 1
-
-
-@pytest.mark.parametrize("reads_another_batch", [False, True])
-def test_a_step_is_captured_only_if_it_is_the_same_each_time(torch, reads_another_batch):
-    cuda, calls = FakeCuda(), count()
-    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal, _C=None))
-    hooks = Hooks(switches)
-    next(one for one in CATALOG if one.name == "step_graph").on(hooks)
-    switches.installed = [hooks]
-
-    def step():
-        number = next(calls)
-        return {"logits": torch.full((2,), float(number if reads_another_batch else 1))}
-
-    captured = switches.step_in_place_of(step)
-    assert (captured is step) is reads_another_batch
-    assert ("step" in hooks.applied) is not reads_another_batch
-    before = next(calls)
-    captured()
-    assert cuda.replays == (0 if reads_another_batch else 1)
-    assert next(calls) == before + (2 if reads_another_batch else 1)
-
-
-def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay(torch):
-    hooks = Hooks(Switches(torch))
-    next(one for one in CATALOG if one.name == "sdpa_efficient").on(hooks)
-    x = torch.randn(1, 2, 8, 16)
-    attend = partial(torch.nn.functional.scaled_dot_product_attention, x, x, x)
-    with hooks.around[0]():
-        assert torch.allclose(attend(), attend())
-        order = torch._C._get_sdp_priority_order()
-    assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
 
 
 def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called(torch):

@@ -12,7 +12,7 @@ TORCH = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
 # Of the host's and of the device's time, by change: what casts needs the host, and a graph takes it away.
 FACTORS = {
     "tf32": (1.0, 0.7), "bf16_autocast": (1.5, 0.45), "fp16_autocast": (1.45, 0.45),
-    "bf16_weights": (1.05, 0.35), "inference_mode": (0.9, 1.0), "sdpa_cudnn": (1.02, 0.95),
+    "bf16_weights": (1.05, 0.35), "inference_mode": (0.9, 1.0), "sdpa": (1.02, 0.95),
     "cuda_graph": (0.02, 1.0),
 }  # fmt: skip
 
@@ -22,7 +22,7 @@ class Planted:
 
     def __init__(self, host_ms, device_ms, is_training=False, **factors):
         self.host_ms, self.device_ms, self.factors = host_ms, device_ms, FACTORS | factors
-        facts = ProgramTraits(device="cuda", dtypes=["float32"], is_training=is_training)
+        facts = ProgramTraits(device="cuda", dtypes=["float32"], is_training=is_training, attention=["eager"])
         switches, found = Switches(TORCH), TrialRun(facts=facts)
         calls = lambda *_: None  # noqa: E731
         changes = [one for one in changes_named(list(self.factors)) if one.applies(facts) is None]
@@ -91,11 +91,11 @@ def test_what_is_decided_gives_its_copies_of_weights_back():
 def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training():
     training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
     training.grow()
-    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
+    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa"}
 
 
 def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host():
-    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
+    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa=(1.02, 1.0))
     assert device_bound.best() == {"tf32"}
     assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
     assert device_bound.best() == {"bf16_weights", "cuda_graph"}

@@ -1,7 +1,5 @@
 """From options to a problem: what is filled in, what is refused and with which words."""
 
-import sys
-
 import pytest
 
 from case_tables import cases
@@ -10,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.problem import failure_of  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
-from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
+from opscope.errors import InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
 
 
@@ -79,12 +77,6 @@ def test_what_this_machine_does_not_offer_says_why(suite, which, options, reason
         implementation(suite, which, **options).build()
 
 
-def test_triton_kernels_need_triton(monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(DependencyError, match=r"pip install 'opscope\[triton\]'"):
-        implementation("add", "triton").build()
-
-
 @imports_compiler
 def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
     from torch._inductor import config
@@ -95,18 +87,6 @@ def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
         function(torch.ones(4, 4))
     status, reason = failure_of(caught.value, "at its first call")
     assert (status, "Install g++" in reason) == (Status.UNAVAILABLE, True)
-
-
-def test_warnings_of_a_working_backend_are_passed_on(monkeypatch):
-    import warnings
-
-    def warn(query, *_args, **_kwargs):
-        warnings.warn("slow path", stacklevel=1)
-        return query
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", warn)
-    with pytest.warns(UserWarning, match="slow path"):
-        implementation("attention", "sdpa_flash").build()
 
 
 @pytest.mark.exhaustive(few=False)  # a compiler
