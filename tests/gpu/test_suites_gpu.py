@@ -71,6 +71,25 @@ def test_default_problems_can_be_made(name):
     assert made.dtype == suite(name).cuda_dtype
 
 
+def test_large_16_bit_products_are_made_by_tensor_descriptors():
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the copy engine came with compute capability 9.0")
+    module = load_triton("matmul")
+    for dtype in (torch.float16, torch.bfloat16):
+        for m, n, k in ((2048, 2048, 2048), (1000, 1032, 520), (136, 72, 8)):
+            a, b = (torch.randn(shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n)))
+            assert module.takes_descriptors(a, b)
+            expected = a.double() @ b.double()
+            for function in (module.matmul, module.matmul_by_pointers):
+                assert (function(a, b) - expected).abs().max() < 0.02 * k**0.5
+
+
+def test_products_that_are_not_aligned_go_by_pointers():
+    module = load_triton("matmul")
+    a, b = (torch.randn(64, 65, device="cuda", dtype=torch.float16) for _ in range(2))
+    assert not module.takes_descriptors(a, b.t().contiguous())
+
+
 def test_tf32_is_put_back_as_it_was():
     before = torch.backends.cuda.matmul.allow_tf32
     made = problem("matmul", dtype="float32", shape=(64, 64, 64), implementations=("torch_tf32",))

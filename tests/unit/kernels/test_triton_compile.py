@@ -87,11 +87,19 @@ def test_rows_are_read_once_and_in_16_bytes(name):
     assert accesses(text, "ld") == (row * (len(pointers) - 1),) * 2
 
 
-def test_matrix_products_use_the_tensor_cores():
+def test_matrix_products_use_the_tensor_cores_and_the_copy_engine():
     module = load_triton("matmul")
-    types = {**dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), "*bf16"), **dict.fromkeys("MNK", "i32")}
-    constants = {**module.CONFIGS[0].kwargs, "EVEN_K": True, "PRECISION": "ieee"}
-    assert "wgmma.mma_async" in ptx(module.matmul_kernel, types, constants, num_warps=8, num_stages=3)
+    constants = module.DESCRIPTOR_CONFIGS[0].kwargs
+    rows, columns, depth = (constants[name] for name in ("BM", "BN", "BK"))
+    types = {
+        "a_desc": f"tensordesc<bf16[{rows},{depth}]>",
+        "b_desc": f"tensordesc<bf16[{depth},{columns}]>",
+        "c_desc": f"tensordesc<bf16[{rows},{columns}]>",
+        **dict.fromkeys("MNK", "i32"),
+    }
+    text = ptx(module.matmul_descriptor_kernel, types, constants, num_warps=8, num_stages=3)
+    assert "wgmma.mma_async" in text
+    assert "cp.async.bulk.tensor" in text
 
 
 def test_what_is_only_read_is_loaded_in_16_bytes_past_the_first_cache():

@@ -30,6 +30,7 @@ ROWS = [
 PRODUCTS = [(sizes, torch.float32) for sizes in ((1, 1, 1), (64, 64, 64), (130, 70, 50), (65, 300, 129))] + [
     ((130, 70, 50), torch.float16)
 ]
+DESCRIBED = [(64, 64, 64), (200, 264, 72), (130, 520, 136)]
 
 
 def kernel(module, name):
@@ -110,11 +111,19 @@ def test_layer_norm_of_values_far_from_zero_keeps_its_variance(columns):
         assert (output.double() - expected).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("sizes", "dtype"), PRODUCTS)
-def test_matmul(sizes, dtype):
+@pytest.mark.parametrize(
+    ("name", "sizes", "dtype"),
+    [
+        *((name, *one) for name in ("matmul", "matmul_by_pointers") for one in PRODUCTS),
+        *(("matmul_by_tensor_descriptors", sizes, torch.float16) for sizes in DESCRIBED),
+    ],
+)
+def test_matmul(name, sizes, dtype):
+    if name == "matmul_by_tensor_descriptors":
+        pytest.importorskip("triton.tools.tensor_descriptor")
     m, n, k = sizes
     a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype, seed=1)
-    assert_right(kernel("matmul", "matmul")(a, b), a.double() @ b.double(), dtype)
+    assert_right(kernel("matmul", name)(a, b), a.double() @ b.double(), dtype)
 
 
 @cases("module", "name", "inputs")

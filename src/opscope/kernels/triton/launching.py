@@ -60,6 +60,8 @@ class _FirstConfiguration:
     def _run(self, grid: Any, *args: Any, **kwargs: Any) -> None:
         named = dict(zip(inspect.signature(_declared(self.function).fn).parameters, args, strict=False))
         configs = self.prune(self.configs, named, **kwargs) if self.prune else self.configs
+        if configs[0].pre_hook is not None:
+            configs[0].pre_hook({**named, **kwargs, **configs[0].kwargs})
         self.function[grid](*args, **kwargs, **configs[0].kwargs)
 
 
@@ -92,6 +94,12 @@ def launched(out: torch.Tensor, kernel: Any, grid: Any, *arguments: Any, **const
         with on_device_of(out):
             kernel[grid](*arguments, **constants)
     return out
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the device has; 1 for a CPU, where the interpreter runs one program after another."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 # How programs share out the rows of a matrix: how many each takes, how long a row registers can hold.
