@@ -460,7 +460,7 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-DOCTOR_SCHEMA_VERSION = 5
+DOCTOR_SCHEMA_VERSION = 6
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"
