@@ -17,7 +17,15 @@ from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.distinct_calls import DistinctCall
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, bytes_of, known
+from opscope.operators.effects import (
+    CallCost,
+    CostEvidence,
+    FlopSource,
+    UnrecordedError,
+    bytes_of,
+    known,
+    require,
+)
 from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step
@@ -66,8 +74,7 @@ def _plain(call: _Call) -> CallCost:
         written += call.tensor(count).element_count * call.element(kind).size_bytes
     for table, places in call.row.get("gathers", ()):
         of = call.tensor(table)
-        if not of.shape:
-            raise UnrecordedError
+        require(bool(of.shape))
         gathered = min(call.tensor(places).element_count, of.shape[0])
         read += gathered * prod(of.shape[1:]) * known(type_of(of)).size_bytes
     per_element = call.row.get("flops", 0)
@@ -93,8 +100,7 @@ def _scaled_product(call: _Call) -> CallCost:
     makes = bool(call.row.get("makes"))
     at = 0 if makes else 1
     first, second = call.tensor(at), call.tensor(at + 1)
-    if len(first.shape) != 2 or len(second.shape) != 2 or first.shape[1] != second.shape[0]:
-        raise UnrecordedError("its recorded matrices do not fit")
+    require(len(first.shape) == len(second.shape) == 2 and first.shape[1] == second.shape[0])
     (rows, depth), columns = first.shape, second.shape[1]
     written = rows * columns * 2 if makes else call.bytes(0)
     read = call.bytes(at, at + 1, *filter(call.has, (at + 2, at + 3)))  # with its scales
@@ -114,11 +120,9 @@ def _experts(call: _Call) -> CallCost:
     if call.row.get("is_unnamed"):
         raise UnrecordedError("the weights of its experts are no arguments")
     hidden, first, second, chosen = (call.tensor(at) for at in range(4))
-    if len(hidden.shape) != 2 or len(first.shape) != 3 or len(second.shape) != 3 or len(chosen.shape) != 2:
-        raise UnrecordedError("its recorded weights are not those of experts")
+    require([len(one.shape) for one in (hidden, first, second, chosen)] == [2, 3, 3, 2])
     tokens, each, experts = hidden.shape[0], chosen.shape[1], first.shape[0]
-    if not 0 < each <= experts:
-        raise UnrecordedError
+    require(0 < each <= experts)
     weights, element = prod(first.shape[1:]) + prod(second.shape[1:]), known(type_of(first))
     used = max(each, round(experts * (1 - (1 - each / experts) ** tokens)))
     moved = call.bytes(0)
