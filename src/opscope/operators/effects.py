@@ -157,10 +157,13 @@ class ContradictionError(Exception):
     """Arguments that no operator takes together."""
 
 
+_UNRECORDED = "what it follows from was not recorded"
+
+
 class UnrecordedError(Exception):
     """What a rule needs was not recorded, or is of a kind that it says nothing of; the text says what."""
 
-    def __init__(self, reason: str = "what it follows from was not recorded") -> None:
+    def __init__(self, reason: str = _UNRECORDED) -> None:
         super().__init__(reason)
 
 
@@ -171,13 +174,13 @@ def known(value: _Value | None) -> _Value:
     return value
 
 
-def require(holds: bool) -> None:
+def require(holds: object, reason: str = _UNRECORDED) -> None:
     """What a rule says nothing without."""
     if not holds:
-        raise UnrecordedError
+        raise UnrecordedError(reason)
 
 
-def agree(holds: bool) -> None:
+def agree(holds: object) -> None:
     """What is so of the arguments of every call."""
     if not holds:
         raise ContradictionError

@@ -74,7 +74,7 @@ def _plain(call: _Call) -> CallCost:
         written += call.tensor(count).element_count * call.element(kind).size_bytes
     for table, places in call.row.get("gathers", ()):
         of = call.tensor(table)
-        require(bool(of.shape))
+        require(of.shape)
         gathered = min(call.tensor(places).element_count, of.shape[0])
         read += gathered * prod(of.shape[1:]) * known(type_of(of)).size_bytes
     per_element = call.row.get("flops", 0)
@@ -117,8 +117,7 @@ def _scaled_product(call: _Call) -> CallCost:
 
 def _experts(call: _Call) -> CallCost:
     """Weights are among the arguments: tokens, both weights, and what each token chose, evenly."""
-    if call.row.get("is_unnamed"):
-        raise UnrecordedError("the weights of its experts are no arguments")
+    require(not call.row.get("is_unnamed"), "the weights of its experts are no arguments")
     hidden, first, second, chosen = (call.tensor(at) for at in range(4))
     require([len(one.shape) for one in (hidden, first, second, chosen)] == [2, 3, 3, 2])
     tokens, each, experts = hidden.shape[0], chosen.shape[1], first.shape[0]
@@ -150,10 +149,8 @@ def _attention(call: _Call) -> CallCost:
     """Queries, keys and values of the batch are arguments; what the cache holds the annotation tells."""
     query, key = call.tensor(0), call.tensor(1)
     kernels = [decode(name) for (name,) in call.session.query(_KERNELS_SQL, [call.recorded.example_id])]
-    if any(_WINDOW.search(kernel.name) for kernel in kernels):
-        raise UnrecordedError(_WINDOWED)
-    if any(_EITHER.match(kernel.name) for kernel in kernels):
-        raise UnrecordedError(_MAY_BE_WINDOWED)
+    require(not any(_WINDOW.search(kernel.name) for kernel in kernels), _WINDOWED)
+    require(not any(_EITHER.match(kernel.name) for kernel in kernels), _MAY_BE_WINDOWED)
     step = None if call.recorded.engine_step is None else serving_step(call.recorded.engine_step)
     if step is None or step.attended_pairs is None or step.keys is None or not step.tokens:
         raise UnrecordedError(_NO_STEP)

@@ -122,7 +122,7 @@ def _joined(call: CallArguments) -> CallEffects:
     members, dimension = known(call.tensor_list("tensors") or None), known(call.integer("dim"))
     filled = [member for member in members if member.shape != (0,)] or list(members[:1])
     first = filled[0].shape
-    agree(bool(first))
+    agree(first)
     along = dimension_of(first, dimension)
     agree(len({(len(one.shape), one.shape[:along], one.shape[along + 1 :]) for one in filled}) == 1)
     shape = (*first[:along], sum(member.shape[along] for member in filled), *first[along + 1 :])

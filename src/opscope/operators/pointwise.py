@@ -49,7 +49,7 @@ def _pointwise(row: Mapping[str, Any]) -> Rule:
         }
         omitted = {name for name in optional if call.is_omitted(name)}
         tensors = [one for one in found.values() if isinstance(one, TensorArgument)]
-        require(bool(tensors) and not given.keys() - found.keys() - omitted)
+        require(tensors and not given.keys() - found.keys() - omitted)
         typed = [one for name, one in found.items() if name != row.get("typeless")]
         return results(call, (common_shape(tensors), _result_type(call, typed, row["result"])))
 
