@@ -1,7 +1,7 @@
 """Compile `ingest/scan.c` and `analysis/simulate.c` into the package: hatchling's build hook, and a command.
 
-Without a C compiler the package is built all the same, and reads no Kineto traces. The library uses nothing of
-Python, so that a wheel serves every version of it on one platform.
+Without a C compiler the package is built all the same, and reads no Kineto traces. The library uses nothing
+of Python, so that a wheel serves every version of it on one platform.
 """
 
 from __future__ import annotations

@@ -99,17 +99,15 @@ _INSERT = "INSERT INTO devices SELECT " + ", ".join(
 )
 
 
-def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
+def write_devices(session: Session, trace_id: int, properties: Any) -> None:
     """Fill table `devices` for one trace, whose activities are there.
 
-    `deviceProperties` are as the trace has them, which may be anything; `agents`, as ROCm's profiler
-    describes them, tell what the properties do not.
+    `deviceProperties` are as the trace has them, which may be anything.
     """
-    described = _of_agents(agents)
+    described: dict[int, dict[str, Any]] = {}
     for entry in properties if isinstance(properties, list) else []:
         if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id"))):
-            told = {key: value for key, value in entry.items() if value not in ("", None)}
-            described[int(entry["id"])] = described.get(int(entry["id"]), {}) | told
+            described[int(entry["id"])] = entry
     used = {device: figures for device, *figures in session.query(_USE_SQL, [trace_id])}
     # A host's GPUs are of one kind where all that are described are: so is one that is not.
     kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
@@ -145,36 +143,6 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         ]
         figures = used.get(device, (0, None, None, None, None, None))
         session.execute(_INSERT, [trace_id, device, *row, *figures])
-
-
-def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
-    """What agents tell of GPUs, under the keys of deviceProperties.
-
-    Source: ROCm/rocprofiler-sdk, rocprofiler-sdk/agent.h (`rocprofiler_agent_v0_t`), whose number among the
-    agents of its type is the device of a kernel (pytorch/kineto, libkineto/src/RocprofLogger.cpp).
-    """
-    gpus = [
-        one
-        for one in (agents if isinstance(agents, list) else [])
-        if isinstance(one, dict) and one.get("type") in (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
-    ]
-    found = {}
-    for position, one in enumerate(gpus):
-        target, threads = (integer(one.get(key)) for key in ("gfx_target_version", "wave_front_size"))
-        waves, local_kib = (integer(one.get(key)) for key in ("max_waves_per_cu", "lds_size_in_kb"))
-        number = integer(one.get("logical_node_type_id"))
-        found[position if number is None or number < 0 else number] = {
-            "name": one.get("product_name") or one.get("name"),
-            "computeMajor": target and target // 10_000 % 100,
-            "computeMinor": target and target // 100 % 100,
-            "numSms": one.get("cu_count"),
-            "totalGlobalMem": one.get("local_mem_size"),
-            "warpSize": threads,
-            "maxThreadsPerBlock": one.get("workgroup_max_size"),
-            "maxThreadsPerMultiprocessor": threads and waves and threads * waves,
-            "sharedMemPerBlock": local_kib and local_kib * 1024,
-        }
-    return found
 
 
 # activity_count, first_start, last_end, span, busy and idle of each device that was used.

@@ -1,8 +1,8 @@
 """The program that doctor runs in processes of its own, because what it asks may crash or hang.
 
-`child.py driver` asks the CUDA driver, `child.py torch` imports torch, calculates on every device and records a
-few operators. What is found is printed at once, one JSON object per line behind a mark, so that it is not lost
-with the process; so is the stage that begins. `child.py kernel` launches the kernel whose counters ncu reads.
+`child.py driver` asks the CUDA driver; `child.py torch` imports torch, calculates on every device and records
+a few operators; `child.py kernel` launches the kernel whose counters ncu reads. What is found is printed at
+once, one JSON object per line behind a mark, so that it is not lost with the process; so is the stage that begins.
 """
 
 from __future__ import annotations
