@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -124,31 +124,6 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks, alone):
     assert parts_of(ranks, Here(reader.read_part, reader.read_part, killed), Here()) == of_traces(alone)
     with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
-
-
-def kill_once(traces, how, mark):
-    if not Path(mark).exists():
-        Path(mark).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return reader.read_part(traces, how)
-
-
-class Killing(ProcessPoolExecutor):
-    """Its first process dies."""
-
-    def __init__(self, mark):
-        super().__init__(1)
-        self._mark = str(mark)
-
-    def submit(self, fn, /, *args, **kwargs):
-        return super().submit(kill_once, *args, self._mark)
-
-
-@pytest.mark.exhaustive(few=False)
-def test_a_process_killed_for_real(ranks, alone, tmp_path):
-    mark = tmp_path / "mark"
-    assert parts_of(ranks, Killing(mark), Killing(mark)) == of_traces(alone)
-    assert mark.exists()
 
 
 @pytest.mark.exhaustive(few=False)
