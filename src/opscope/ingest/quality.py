@@ -20,7 +20,7 @@ from opscope.model.session import Session
 
 def write_trace(session: Session, **values: Any) -> None:
     """Insert a row into `traces`; columns that are not given are NULL."""
-    row = [values.pop(name, None) for name in schema.table("traces").column_names]
+    row = [values.pop(column.name, None) for column in schema.table("traces").columns]
     assert not values, f"no columns of traces: {sorted(values)}"
     insert = f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})"
     session.defer("traces", lambda session: session.execute(insert, row))

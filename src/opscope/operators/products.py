@@ -80,22 +80,11 @@ def _matrices(a: Shape, b: Shape) -> _Fit | None:
     return (prod(a[:-2]), a[-2], b[-1], a[-1]), (*a[:-1], b[-1])
 
 
-def _summed_matrices(a: Shape, b: Shape) -> _Fit | None:
-    """Two batches, the products added up."""
-    found = _matrices(a, b)
-    return None if found is None else (found[0], found[1][1:])
-
-
 def _layer(a: Shape, b: Shape) -> _Fit | None:
     """x·Wᵀ, the last dimensions of both meet; of one dimension: a matrix or vector, and a vector."""
     if not a or not 1 <= len(b) <= 2 or a[-1] != b[-1]:
         return None
     return (1, prod(a[:-1]), prod(b[:-1]), a[-1]), (*a[:-1], *b[:-1])
-
-
-def _outer(a: Shape, b: Shape) -> _Fit | None:
-    """u·vᵀ: each element of one meets each of the other."""
-    return ((1, a[0], b[0], 1), (*a, *b)) if len(a) == len(b) == 1 else None
 
 
 def _own_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
@@ -125,12 +114,10 @@ _PRODUCTS = {
     "_addmm_activation": _Product("mat1", "mat2"),
     "bmm": _Product("self", "mat2", (3, 3)),
     "baddbmm": _Product("batch1", "batch2", (3, 3)),
-    "addbmm": _Product("batch1", "batch2", (3, 3), _summed_matrices),
     "mv": _Product("self", "vec", (2, 1), _layer),
     "addmv": _Product("mat", "vec", (2, 1), _layer),
     "dot": _Product("self", "tensor", (1, 1), _layer),
     "vdot": _Product("self", "other", (1, 1), _layer),
-    "addr": _Product("vec1", "vec2", (1, 1), _outer),
     "linear": _Product("input", "weight", None, _layer),
     "matmul": _Product("self", "other", None),
     "_scaled_mm": _Product("self", "mat2", result_type=_scaled_type),

@@ -2,7 +2,7 @@
 
 `child.py driver` asks the CUDA driver; `child.py torch` imports torch, calculates on every device and records
 a few operators; `child.py kernel` launches the kernel whose counters ncu reads. What is found is printed at
-once, one JSON object per line behind a mark, so that it is not lost with the process; so is the stage that begins.
+once, one JSON object per line behind a mark, so that it is not lost with the process; so is the stage begun.
 """
 
 from __future__ import annotations
