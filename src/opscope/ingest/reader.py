@@ -484,12 +484,7 @@ def load(
                         sidecars |= read_file(session, trace, how)
                     on_done(count)
         if not merge and len({trace.name for trace in traces}) > 1:
-            workloads = {trace_id: sidecar.workload for trace_id, sidecar in sidecars.items()}
-            if (reason := quality.unrelated(session, workloads)) is not None:
-                raise InputError(
-                    f"these are not recordings of one job: {reason}",
-                    hint="Give one of them, or average them all with --merge (merge=True in Python)",
-                )
+            _require_one_job(session, sidecars)
         keep_sidecars(session, sidecars)
         session.defer("findings", lambda session: session.add_findings(quality.rank_findings(session)))
         session.make_room()
@@ -508,3 +503,12 @@ def _processes(
     is_automatic = workers == 0 and files > _FEW_FILES
     count = min(files, len(os.sched_getaffinity(0)) if is_automatic else workers or 1)
     return local_processes(count, folder) if count > 1 else nullcontext()
+
+
+def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
+    workloads = {trace_id: sidecar.workload for trace_id, sidecar in sidecars.items()}
+    if (reason := quality.unrelated(session, workloads)) is not None:
+        raise InputError(
+            f"these are not recordings of one job: {reason}",
+            hint="Give one of them, or average them all with --merge (merge=True in Python)",
+        )

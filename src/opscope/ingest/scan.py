@@ -189,10 +189,6 @@ class _Result(ctypes.Structure):
 
 
 _CONTRACT = 3
-_COMPILE = (
-    "Install opscope from a wheel, or again where there is a C compiler (apt install gcc, "
-    "xcode-select --install)"
-)
 
 
 @cache
@@ -269,7 +265,11 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned
     So many chunks as there are threads are scanned side by side, and one waits; from now on.
     """
     if native_library() is None:
-        raise DependencyError("the trace scanner was not compiled", hint=_COMPILE)
+        raise DependencyError(
+            "the trace scanner was not compiled",
+            hint="Install opscope from a wheel, or again where there is a C compiler "
+            "(apt install gcc, xcode-select --install)",
+        )
     cuts = [start]  # where chunks begin, as far as one can see from near by
     count = -(-round((len(text) - start) / _CHUNK_BYTES) // threads) * threads  # the last end together
     for number in range(1, count):
