@@ -89,18 +89,6 @@ def test_a_tool_that_does_not_answer(machine, script, words):
     assert words in (found.failure or "")
 
 
-def test_cuobjdump_of_the_toolkit_or_of_triton(machine, tmp_path):
-    def put(folder, version):
-        folder.mkdir(parents=True)
-        (folder / "cuobjdump").write_text(f"#!/bin/sh\necho 'release {version}'\n", encoding="utf-8")
-        (folder / "cuobjdump").chmod(0o755)
-
-    put(tmp_path / "site" / "triton" / "backends" / "nvidia" / "bin", "12.8")
-    assert machine().cuobjdump.version == "12.8"
-    put(tmp_path / "cuda" / "bin", "13.0")
-    assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump.version == "13.0"
-
-
 RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
 
 
