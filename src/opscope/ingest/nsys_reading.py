@@ -7,6 +7,7 @@ journal beside it; whatever is wrong with it is said in one sentence.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import sqlite3
@@ -468,7 +469,7 @@ class _Reader:
         self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
         for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
             self._stage(stager, statement, process=process)
-        events.census = stager.census()
+        events.census = copy.deepcopy(stager.census)
         self._stage(stager, "labels", process=process)  # which are no events
         return events, len(owners)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -159,14 +160,17 @@ GROUP BY device"""
 _LEAST_SHARED = 0.5
 
 
-class Census(msgspec.Struct, frozen=True):
-    event_count: int  # Events read; arrows from launches to kernels, which repeat correlation ids, are not
-    categories: dict[str, int]  # Events by category (legacy names translated)
-    ignored: dict[str, int]  # Events by category that no table holds
-    without_time: int  # Events of ingested categories without a usable time; they are in no table
-    detailed_count: int  # Events with arguments that few have
-    # (key, process, thread) of every host thread, by first event
-    threads: list[tuple[int, str | None, str | None]]
+class Census(msgspec.Struct):
+    # Events read; arrows from launches to kernels, which repeat correlation ids, are not
+    event_count: int = 0
+    # Events by category (legacy names translated)
+    categories: dict[str, int] = msgspec.field(default_factory=Counter)
+    # Events by category that no table holds
+    ignored: dict[str, int] = msgspec.field(default_factory=Counter)
+    without_time: int = 0  # Events of ingested categories without a usable time; they are in no table
+    detailed_count: int = 0  # Events with arguments that few have
+    # Process and thread of every host thread by its key, by first event
+    threads: dict[int, tuple[str | None, str | None]] = {}
     thread_count: int = 0  # How many keys of threads there are, of tracks of devices too
     is_legacy: bool = False  # Categories are those of 2021 (`Operator`, `Kernel`)
     is_lenient: bool = False  # Some value was of another type than its column; such values are NULL

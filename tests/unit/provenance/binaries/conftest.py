@@ -92,6 +92,12 @@ def cubin_bytes(kernels, others=(), *, many_sections=False):
     return elf_bytes(parts, machine=190, many_sections=many_sections)
 
 
+def ptx_bytes(kernels, others=()):
+    lines = [".version 8.8", ".target sm_90", *(f".global .u32 {name};" for name in others)]
+    lines += [f".visible .entry {name}(\n\t.param .u64 p\n)\n{{\n\tret;\n}}" for name in kernels]
+    return "\n".join(lines).encode() + b"\0"
+
+
 @dataclass
 class Code:
     """An entry of a container."""
