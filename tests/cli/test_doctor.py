@@ -40,7 +40,7 @@ def test_this_machine_as_it_is(opscope):
     outcome = opscope("doctor", "--json")
     document = outcome.json
     assert outcome.err == ""
-    assert document["schema_version"] == 5
+    assert document["schema_version"] == 6
     assert [one["code"] for one in document["checks"]] == [one.code for one in CHECKS]
     required = {one["code"]: one["verdict"] for one in document["checks"] if one["is_required"]}
     assert document["can_profile"] == ("problem" not in required.values()) == (outcome.code == 0)

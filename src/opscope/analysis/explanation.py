@@ -112,7 +112,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         )
     if torch_version is None and session is None:
         # The installed torch, else the newest release there are tables of.
-        torch_version, _ = installed_torch()
+        torch_version = installed_torch()
         if torch_version is None or recognize((), torch_version=torch_version).version is None:
             torch_version = packaged_versions()[-1]
     wanted = name.strip()

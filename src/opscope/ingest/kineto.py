@@ -195,8 +195,9 @@ class Filler:
                 labels[name, row.get("pid")] = labels[name, row["thread_key"]] = row["label"]
         thread_of = np.full(max(self.census.thread_count, 1), -1)
         if self.census.threads:
-            keys, of_process, threads = zip(*self.census.threads, strict=True)
-            thread_of[list(keys)] = ids = np.arange(len(keys)) + self.next_id("threads")
+            keys = list(self.census.threads)
+            of_process, threads = zip(*self.census.threads.values(), strict=True)
+            thread_of[keys] = ids = np.arange(len(keys)) + self.next_id("threads")
             rows = rows_of({
                 "thread_id": ids,
                 "process": [one or "" for one in of_process],

@@ -334,8 +334,8 @@ def read_kineto(
     )
     is_explained = bool(defects) or array.lost_bytes > 0
     had_device = sidecar is None or bool(sidecar.environment.gpu or "cuda" in sidecar.settings.activities)
-    described = tuple(map(array.properties.get, ("deviceProperties", "agents")))
-    session.defer("devices", lambda session: write_devices(session, trace_id, *described))
+    described = array.properties.get("deviceProperties")
+    session.defer("devices", lambda session: write_devices(session, trace_id, described))
     session.defer("findings", lambda session: session.add_findings((
         *defects,
         *read_findings(
@@ -372,7 +372,7 @@ def _write_trace(
             "torch_version": known.torch, "torch_git_version": known.torch_git_version,
             "cuda_version": known.cuda_runtime, "driver_version": known.cuda_driver,
         }  # fmt: skip
-    others = {key: value for key, value in properties.items() if key not in ("deviceProperties", "agents")}
+    others = {key: value for key, value in properties.items() if key != "deviceProperties"}
     numbers = ("cuda_runtime_version", "cuda_driver_version", "cupti_version")
     write_trace(
         session,

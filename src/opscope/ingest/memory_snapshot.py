@@ -166,6 +166,10 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
             failures.append(OutOfMemory(int(event["size"]), free_bytes, *now, line))
     for event in events[:peak_at]:
         before.apply(event)
+    sizes = grouped(
+        ((_kind(frames), _line(frames), _forwards(frames)), size) for size, frames in before.blocks.values()
+    )
+    holdings = [Holding(*key, sum(mine), len(mine)) for key, mine in sizes.items()]
     rounding_bytes = sum(int(one["size"]) - int(asked_bytes[at]) for at, one in used.items())
     unused = [int(one["size"]) for each in segments for one in each["blocks"] if one["state"] == "inactive"]
     return DeviceMemory(
@@ -176,7 +180,7 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
         end_reserved_bytes,
         max(unused, default=0),
         rounding_bytes,
-        tuple(_holdings(before.blocks)),
+        tuple(sorted(holdings, key=lambda one: (-one.size_bytes, one.kind, one.line or "", one.forwards))),
         tuple(failures),
         tuple(curve),
     )
@@ -190,14 +194,6 @@ def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[
             if block["state"] != "inactive":
                 yield int(block.get("address", address)), block
             address += int(block["size"])
-
-
-def _holdings(blocks: Mapping[int, tuple[int, _Frames]]) -> list[Holding]:
-    sizes = grouped(
-        ((_kind(frames), _line(frames), _forwards(frames)), size) for size, frames in blocks.values()
-    )
-    found = [Holding(*key, sum(mine), len(mine)) for key, mine in sizes.items()]
-    return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.line or "", one.forwards))
 
 
 def _python(frames: _Frames) -> list[tuple[str, str, int]]:

@@ -7,6 +7,7 @@ journal beside it; whatever is wrong with it is said in one sentence.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import sqlite3
@@ -106,7 +107,20 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
             }
             yield Export(name, connection, columns)
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise _explained(error, name) from error
+        reason = str(error)
+        if "locked" in reason or "busy" in reason:
+            raise InputError(
+                "another program is writing it (the database is locked)",
+                source=name,
+                hint="Wait until nsys has finished the export",
+            ) from error
+        raise InputError(
+            "not a SQLite database: damaged, cut off or encrypted"
+            if "not a database" in reason
+            else f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
+            source=name,
+            hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
+        ) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -129,23 +143,6 @@ def _opened(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
-    reason = str(error)
-    if "locked" in reason or "busy" in reason:
-        return InputError(
-            "another program is writing it (the database is locked)",
-            source=name,
-            hint="Wait until nsys has finished the export",
-        )
-    return InputError(
-        "not a SQLite database: damaged, cut off or encrypted"
-        if "not a database" in reason
-        else f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
-        source=name,
-        hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
-    )
 
 
 _CHUNK_ROWS = 16384
@@ -472,7 +469,7 @@ class _Reader:
         self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
         for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
             self._stage(stager, statement, process=process)
-        events.census = stager.census()
+        events.census = copy.deepcopy(stager.census)
         self._stage(stager, "labels", process=process)  # which are no events
         return events, len(owners)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from opscope.model.session import Session
 
 def write_trace(session: Session, **values: Any) -> None:
     """Insert a row into `traces`; columns that are not given are NULL."""
-    row = [values.pop(name, None) for name in schema.table("traces").column_names]
+    row = [values.pop(column.name, None) for column in schema.table("traces").columns]
     assert not values, f"no columns of traces: {sorted(values)}"
     insert = f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})"
     session.defer("traces", lambda session: session.execute(insert, row))
@@ -99,17 +100,15 @@ _INSERT = "INSERT INTO devices SELECT " + ", ".join(
 )
 
 
-def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
+def write_devices(session: Session, trace_id: int, properties: Any) -> None:
     """Fill table `devices` for one trace, whose activities are there.
 
-    `deviceProperties` are as the trace has them, which may be anything; `agents`, as ROCm's profiler
-    describes them, tell what the properties do not.
+    `deviceProperties` are as the trace has them, which may be anything.
     """
-    described = _of_agents(agents)
+    described: dict[int, dict[str, Any]] = {}
     for entry in properties if isinstance(properties, list) else []:
         if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id"))):
-            told = {key: value for key, value in entry.items() if value not in ("", None)}
-            described[int(entry["id"])] = described.get(int(entry["id"]), {}) | told
+            described[int(entry["id"])] = entry
     used = {device: figures for device, *figures in session.query(_USE_SQL, [trace_id])}
     # A host's GPUs are of one kind where all that are described are: so is one that is not.
     kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
@@ -147,36 +146,6 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         session.execute(_INSERT, [trace_id, device, *row, *figures])
 
 
-def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
-    """What agents tell of GPUs, under the keys of deviceProperties.
-
-    Source: ROCm/rocprofiler-sdk, rocprofiler-sdk/agent.h (`rocprofiler_agent_v0_t`), whose number among the
-    agents of its type is the device of a kernel (pytorch/kineto, libkineto/src/RocprofLogger.cpp).
-    """
-    gpus = [
-        one
-        for one in (agents if isinstance(agents, list) else [])
-        if isinstance(one, dict) and one.get("type") in (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
-    ]
-    found = {}
-    for position, one in enumerate(gpus):
-        target, threads = (integer(one.get(key)) for key in ("gfx_target_version", "wave_front_size"))
-        waves, local_kib = (integer(one.get(key)) for key in ("max_waves_per_cu", "lds_size_in_kb"))
-        number = integer(one.get("logical_node_type_id"))
-        found[position if number is None or number < 0 else number] = {
-            "name": one.get("product_name") or one.get("name"),
-            "computeMajor": target and target // 10_000 % 100,
-            "computeMinor": target and target // 100 % 100,
-            "numSms": one.get("cu_count"),
-            "totalGlobalMem": one.get("local_mem_size"),
-            "warpSize": threads,
-            "maxThreadsPerBlock": one.get("workgroup_max_size"),
-            "maxThreadsPerMultiprocessor": threads and waves and threads * waves,
-            "sharedMemPerBlock": local_kib and local_kib * 1024,
-        }
-    return found
-
-
 # activity_count, first_start, last_end, span, busy and idle of each device that was used.
 _USE_SQL = """
 SELECT device, count(*), min(start_ns) AS first_ns, max(end_ns) AS last_ns, last_ns - first_ns AS span_ns,
@@ -191,14 +160,17 @@ GROUP BY device"""
 _LEAST_SHARED = 0.5
 
 
-class Census(msgspec.Struct, frozen=True):
-    event_count: int  # Events read; arrows from launches to kernels, which repeat correlation ids, are not
-    categories: dict[str, int]  # Events by category (legacy names translated)
-    ignored: dict[str, int]  # Events by category that no table holds
-    without_time: int  # Events of ingested categories without a usable time; they are in no table
-    detailed_count: int  # Events with arguments that few have
-    # (key, process, thread) of every host thread, by first event
-    threads: list[tuple[int, str | None, str | None]]
+class Census(msgspec.Struct):
+    # Events read; arrows from launches to kernels, which repeat correlation ids, are not
+    event_count: int = 0
+    # Events by category (legacy names translated)
+    categories: dict[str, int] = msgspec.field(default_factory=Counter)
+    # Events by category that no table holds
+    ignored: dict[str, int] = msgspec.field(default_factory=Counter)
+    without_time: int = 0  # Events of ingested categories without a usable time; they are in no table
+    detailed_count: int = 0  # Events with arguments that few have
+    # Process and thread of every host thread by its key, by first event
+    threads: dict[int, tuple[str | None, str | None]] = {}
     thread_count: int = 0  # How many keys of threads there are, of tracks of devices too
     is_legacy: bool = False  # Categories are those of 2021 (`Operator`, `Kernel`)
     is_lenient: bool = False  # Some value was of another type than its column; such values are NULL

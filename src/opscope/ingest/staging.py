@@ -11,7 +11,6 @@ import os
 import pickle
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -217,7 +216,7 @@ class StagedEvents:
             for name, (columns, _) in _CLASSES.items()
         }
         self.row_count = 0  # how many rows have a number
-        self.census = quality.Census(0, {}, {}, 0, 0, [])
+        self.census = quality.Census()
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
@@ -249,7 +248,7 @@ def staged_events(
         for chunk in chunks:
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk, source, damage)
-        events.census, events.flaws = stager.census(), stager.flaws
+        events.census, events.flaws = stager.census, stager.flaws
         yield events
 
 
@@ -310,29 +309,12 @@ class Stager:
     def __init__(self, events: StagedEvents) -> None:
         self._events = events
         self._threads: dict[tuple[str | None, str | None], int] = {}
-        self._host_threads: dict[int, tuple[int, str | None, str | None]] = {}
-        self._categories, self._ignored = Counter[str](), Counter[str]()
-        self._event_count = self._without_time = self._detailed_count = 0
-        self._spans: list[tuple[int, int]] = []  # of the recording
-        self._irregular_count, self._is_legacy = 0, False
-        self.broken_count = 0
+        self.census = quality.Census()
         self.flaws: dict[str, int] = {}
 
-    def census(self) -> quality.Census:
-        return quality.Census(
-            self._event_count, dict(self._categories), dict(self._ignored), self._without_time,
-            self._detailed_count, list(self._host_threads.values()),
-            is_lenient=self._irregular_count > 0,
-            thread_count=len(self._threads),
-            broken_count=self.broken_count,
-            is_legacy=self._is_legacy,
-            window_start_ns=min((start_ns for start_ns, _ in self._spans), default=None),
-            window_end_ns=max((end_ns for _, end_ns in self._spans), default=None),
-        )  # fmt: skip
-
     def add_chunk(self, scanned: Scanned) -> None:
-        self.broken_count += scanned.broken_count
-        self._irregular_count += scanned.irregular_count
+        self.census.broken_count += scanned.broken_count
+        self.census.is_lenient |= scanned.irregular_count > 0
         for kind, first_byte in scanned.flaws.items():
             self.flaws.setdefault(kind, first_byte)
         heads = RowPart(len(scanned.heads["ph"][0]), scanned.heads, Texts(scanned.decoded))
@@ -367,7 +349,11 @@ class Stager:
                 counts[at] += np.bincount(group[head[chosen]], minlength=len(first))
             if len(window := np.flatnonzero(is_window & is_usable)):
                 start_ns, duration_ns = (rows.integers(one)[window] for one in ("start_ns", "duration_ns"))
-                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
+                first_ns, last_ns = int(start_ns.min()), int((start_ns + duration_ns).max())
+                if (known := self.census).window_start_ns is not None and known.window_end_ns is not None:
+                    first_ns = min(first_ns, known.window_start_ns)
+                    last_ns = max(last_ns, known.window_end_ns)
+                known.window_start_ns, known.window_end_ns = first_ns, last_ns
             of_class, is_interval = class_of[head], is_span & is_timed
             chosen_by_name = {"label": is_label, "detail": detailed, "counter": is_counter}
             for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
@@ -380,31 +366,33 @@ class Stager:
                     row_id = place[chosen] + self._events.row_count
                     self._events.rows[name].add(part.given({"row_id": row_id}).compact())
         self._events.row_count += int(counts[0].sum())
+        self.census.thread_count = len(self._threads)
         self._count(heads.taken(first), counts)
 
     def _category(self, recorded: str | None, name: str | None) -> str:
         """Ours, else as recorded; empty if there is none."""
-        self._is_legacy |= recorded in _LEGACY
+        self.census.is_legacy |= recorded in _LEGACY
         category = _LEGACY.get(recorded or "", recorded or "")
         is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
         return "user_annotation" if is_step else category
 
     def _count(self, heads: RowPart, counts: Int64) -> None:
+        census = self.census
         told = zip(*map(heads.values, ("category", "ph", "thread_key", "pid", "tid")), strict=True)
-        for (recorded, phase, *thread), numbers in zip(told, counts.T.tolist(), strict=True):
+        for (recorded, phase, key, *thread), numbers in zip(told, counts.T.tolist(), strict=True):
             count, timeless, detail = numbers
-            self._event_count += count
-            self._detailed_count += detail
+            census.event_count += count
+            census.detailed_count += detail
             is_counter = phase == "C" and detail > 0
             is_memory, category = False, "counter" if is_counter else recorded
             if recorded == "cpu_instant_event" or (recorded == "" and phase == "i"):
                 is_memory = phase == "i" and detail > 0
                 category = "memory" if is_memory else ""
             if is_memory or is_counter or (category in _INGESTED and phase == "X"):
-                self._categories[category] += count
-                self._without_time += timeless
+                census.categories[category] += count
+                census.without_time += timeless
                 if is_memory or category in _HOST:
-                    self._host_threads.setdefault(thread[0], tuple(thread))
+                    census.threads.setdefault(key, tuple(thread))
             elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
                 name = f"{category} (phase {phase})" if category in _INGESTED else category
-                self._ignored[name or f"phase {phase}"] += count
+                census.ignored[name or f"phase {phase}"] += count

@@ -83,7 +83,7 @@ def _is_left_behind(path: Path, pid: str) -> bool:
     return False
 
 
-def remove_left_behind(target: Path) -> None:
+def _remove_left_behind(target: Path) -> None:
     """Remove what killed processes left of a file that they were writing, some time ago."""
     for left in target.parent.glob(f".{glob.escape(target.stem)}.*.partial{glob.escape(target.suffix)}*"):
         if _is_left_behind(left, left.name.removeprefix(f".{target.stem}.").partition(".")[0]):
@@ -143,7 +143,7 @@ def replacing(
     partial = Path(tempfile.gettempdir(), name) if is_special else target.with_name(name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_left_behind(target)
+        _remove_left_behind(target)
         yield partial
         if is_special:
             with partial.open("rb") as written, target.open("wb") as out:

@@ -77,10 +77,6 @@ class Table(msgspec.Struct, frozen=True):
     row: str
     columns: tuple[Column, ...]
 
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
     def create_statement(self, *, temporary: bool = False) -> str:
         """The CREATE TABLE statement of this table; a temporary one hides the stored one of its name."""
         columns = ", ".join(f'"{column.name}" {column.type}' for column in self.columns)

@@ -11,7 +11,7 @@ import ast
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from math import gcd, prod
@@ -280,58 +280,53 @@ def _tensors(argument: Argument) -> tuple[TensorArgument, ...]:
     return (argument.tensors or ()) if isinstance(argument, TensorListArgument) else ()
 
 
-def _items(column: Any) -> list[Any] | None:
+def _sound(holds: object) -> None:
+    if not holds:
+        raise _DefectError("the recorded arguments are damaged")
+
+
+def _items(column: Any) -> Sequence[Any] | None:
     try:
         parsed = json.loads(column) if isinstance(column, str) else column
     except (ValueError, RecursionError):
-        raise _DefectError("the recorded arguments are no JSON") from None
-    if parsed is None or isinstance(parsed, list):
-        return parsed
-    if isinstance(parsed, tuple):
-        return list(parsed)
-    raise _DefectError("the recorded arguments are no list")
+        parsed = {}
+    _sound(parsed is None or isinstance(parsed, list | tuple))
+    return parsed  # type: ignore[no-any-return]
 
 
 def _arguments(
-    shapes: list[Any] | None, types: list[Any] | None, *optional: list[Any] | None
+    shapes: Sequence[Any] | None, types: Sequence[Any] | None, *optional: Sequence[Any] | None
 ) -> tuple[Argument, ...]:
     if shapes is None:
         raise _DefectError("no argument shapes were recorded")
     if types is None:
         raise _DefectError("shapes were recorded without the element types of the arguments")
     columns = [shapes, types, *([None] * len(shapes) if one is None else one for one in optional)]
-    if len(set(map(len, columns))) > 1:
-        raise _DefectError("recorded shapes, types, strides and values differ in number")
+    _sound(len(set(map(len, columns))) == 1)
     return tuple(map(_argument, *columns))
 
 
 def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
-    if not isinstance(type_name, str):
-        raise _DefectError("a recorded type is no text")
+    _sound(isinstance(type_name, str))
     if type_name == "TensorList":
-        if not isinstance(shape, list):
-            raise _DefectError("a recorded tensor list is no list")
+        _sound(isinstance(shape, list))
         is_whole = isinstance(strides, list) and len(strides) == len(shape)
         steps = strides if is_whole else [None] * len(shape)
         return TensorListArgument(tuple(map(_tensor, shape, repeat(None), steps)) or None)
     if type_name in _SCALAR_TYPES:
         return ScalarArgument(text if isinstance(text, str) and text else None, type_name)
-    if element_type(type_name) is None:
-        if shape:
-            raise _DefectError(f"element type {type_name or 'not recorded'} is unknown")
-        return None  # an absent tensor, or a value of a kind that is not recorded
-    return _tensor(shape, type_name, strides)
+    if element_type(type_name) is not None:
+        return _tensor(shape, type_name, strides)
+    if shape:
+        raise _DefectError(f"element type {type_name or 'not recorded'} is unknown")
+    return None  # an absent tensor, or a value of a kind that is not recorded
 
 
 def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
-    sizes = _integers(shape, "shape")
-    if any(size < 0 for size in sizes):
-        raise _DefectError(f"a size is negative: {list(sizes)}")
-    steps = None if strides is None else _integers(strides, "strides")
+    sizes, steps = _integers(shape), None if strides is None else _integers(strides)
     if sizes and steps == ():
         raise _DefectError("a tensor is sparse, of which no values are recorded")
-    if steps is not None and len(steps) != len(sizes):
-        raise _DefectError(f"a tensor of {len(sizes)} sizes has {len(steps)} strides")
+    _sound(min(sizes, default=0) >= 0 and (steps is None or len(steps) == len(sizes)))
     tensor = TensorArgument(sizes, type_name, steps)
     elements = prod(size for size, step in zip(sizes, steps or (1,) * len(sizes), strict=True) if step)
     known = element_type(type_name)
@@ -340,9 +335,8 @@ def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
     return tensor
 
 
-def _integers(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise _DefectError(f"a recorded {what} is no list of integers")
+def _integers(value: Any) -> tuple[int, ...]:
+    _sound(isinstance(value, list) and all(type(item) is int for item in value))
     return tuple(value)
 
 

@@ -154,13 +154,16 @@ def each_of(*names: str) -> Formula:
 
 
 class ContradictionError(Exception):
-    """Arguments that no operator takes together; the text names the contradiction."""
+    """Arguments that no operator takes together."""
+
+
+_UNRECORDED = "what it follows from was not recorded"
 
 
 class UnrecordedError(Exception):
     """What a rule needs was not recorded, or is of a kind that it says nothing of; the text says what."""
 
-    def __init__(self, reason: str = "what it follows from was not recorded") -> None:
+    def __init__(self, reason: str = _UNRECORDED) -> None:
         super().__init__(reason)
 
 
@@ -171,6 +174,18 @@ def known(value: _Value | None) -> _Value:
     return value
 
 
+def require(holds: object, reason: str = _UNRECORDED) -> None:
+    """What a rule says nothing without."""
+    if not holds:
+        raise UnrecordedError(reason)
+
+
+def agree(holds: object) -> None:
+    """What is so of the arguments of every call."""
+    if not holds:
+        raise ContradictionError
+
+
 def wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> ElementType | None:
     """The type that an argument asks for, else the natural one; None if it was not recorded."""
     return natural if call.is_omitted(name) else element_type_of_code(known(call.integer(name)))
@@ -178,9 +193,7 @@ def wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> 
 
 def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEffects:
     """Effects of a call that reads all its tensors but those only given to write into."""
-    for output in outputs:
-        if any(size < 0 for size in output.shape):
-            raise ContradictionError(f"a result of {shape_text(output.shape)}")
+    agree(all(size >= 0 for output in outputs for size in output.shape))
     outs = () if call.schema is None else tuple(one.name for one in call.schema.out)
     inputs = [tensor for name in call.names if name not in outs for tensor in call.members(name)]
     return CallEffects(call, tuple(inputs), tuple(outputs))
@@ -192,19 +205,17 @@ def results(call: CallArguments, *found: _Kind) -> CallEffects:
     if schema is not None and schema.is_inplace:
         own, shape = known(call.tensor("self")), found[0][0]
         known(type_of(own))
-        if own.shape != shape:
-            raise ContradictionError(f"a result of {shape_text(shape)} in place of {shape_text(own.shape)}")
+        agree(own.shape == shape)
         return effects_of(call, (own,))
     typed = [(shape, known(element)) for shape, element in found]
     if schema is None or not schema.out:
         return effects_of(call, [TensorArgument(shape, element.recorded_name) for shape, element in typed])
-    if len(schema.out) != len(typed):
-        raise UnrecordedError
+    require(len(schema.out) == len(typed))
     written = []  # the tensors given for results, resized to fit
     for (shape, element), declared in zip(typed, schema.out, strict=True):
         out = known(call.tensor(declared.name))
-        if element.kind.rank > known(type_of(out)).kind.rank and element.kind is not ElementKind.INTEGER:
-            raise UnrecordedError  # it cannot hold one of such a type
+        # Else it cannot hold one of such a type.
+        require(element.kind.rank <= known(type_of(out)).kind.rank or element.kind is ElementKind.INTEGER)
         written.append(out if out.shape == shape else TensorArgument(shape, out.type_name))
     return effects_of(call, written)
 
@@ -229,14 +240,8 @@ def wanted_gradients(call: CallArguments, count: int) -> tuple[bool, ...]:
 def dimension_of(shape: Shape, dimension: int) -> int:
     """The dimension from 0, counted from the end if negative."""
     count = max(1, len(shape))
-    if not -count <= dimension < count:
-        raise ContradictionError(f"dimension {dimension} of sizes {shape_text(shape)}")
+    agree(-count <= dimension < count)
     return dimension % count
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Sizes for people: `"8×128"`."""
-    return "×".join(map(str, shape)) or "()"
 
 
 # Least bytes of a call: each byte of its inputs read once, each byte of its results written once.
@@ -296,10 +301,8 @@ def bytes_of(tensors: Iterable[TensorArgument]) -> int:
 
 def item_bytes(tensor: TensorArgument) -> int:
     element = type_of(tensor)
-    if element is None and tensor.type_name is None:
+    if element is None:  # parsed arguments have types that are known
         raise UnrecordedError("the element type of its list of tensors was not recorded")
-    if element is None:
-        raise UnrecordedError(f"element type {tensor.type_name} is unknown")
     return element.size_bytes
 
 

@@ -17,7 +17,15 @@ from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.distinct_calls import DistinctCall
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, bytes_of, known
+from opscope.operators.effects import (
+    CallCost,
+    CostEvidence,
+    FlopSource,
+    UnrecordedError,
+    bytes_of,
+    known,
+    require,
+)
 from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step
@@ -66,8 +74,7 @@ def _plain(call: _Call) -> CallCost:
         written += call.tensor(count).element_count * call.element(kind).size_bytes
     for table, places in call.row.get("gathers", ()):
         of = call.tensor(table)
-        if not of.shape:
-            raise UnrecordedError
+        require(of.shape)
         gathered = min(call.tensor(places).element_count, of.shape[0])
         read += gathered * prod(of.shape[1:]) * known(type_of(of)).size_bytes
     per_element = call.row.get("flops", 0)
@@ -93,8 +100,7 @@ def _scaled_product(call: _Call) -> CallCost:
     makes = bool(call.row.get("makes"))
     at = 0 if makes else 1
     first, second = call.tensor(at), call.tensor(at + 1)
-    if len(first.shape) != 2 or len(second.shape) != 2 or first.shape[1] != second.shape[0]:
-        raise UnrecordedError("its recorded matrices do not fit")
+    require(len(first.shape) == len(second.shape) == 2 and first.shape[1] == second.shape[0])
     (rows, depth), columns = first.shape, second.shape[1]
     written = rows * columns * 2 if makes else call.bytes(0)
     read = call.bytes(at, at + 1, *filter(call.has, (at + 2, at + 3)))  # with its scales
@@ -111,14 +117,11 @@ def _scaled_product(call: _Call) -> CallCost:
 
 def _experts(call: _Call) -> CallCost:
     """Weights are among the arguments: tokens, both weights, and what each token chose, evenly."""
-    if call.row.get("is_unnamed"):
-        raise UnrecordedError("the weights of its experts are no arguments")
+    require(not call.row.get("is_unnamed"), "the weights of its experts are no arguments")
     hidden, first, second, chosen = (call.tensor(at) for at in range(4))
-    if len(hidden.shape) != 2 or len(first.shape) != 3 or len(second.shape) != 3 or len(chosen.shape) != 2:
-        raise UnrecordedError("its recorded weights are not those of experts")
+    require([len(one.shape) for one in (hidden, first, second, chosen)] == [2, 3, 3, 2])
     tokens, each, experts = hidden.shape[0], chosen.shape[1], first.shape[0]
-    if not 0 < each <= experts:
-        raise UnrecordedError
+    require(0 < each <= experts)
     weights, element = prod(first.shape[1:]) + prod(second.shape[1:]), known(type_of(first))
     used = max(each, round(experts * (1 - (1 - each / experts) ** tokens)))
     moved = call.bytes(0)
@@ -146,10 +149,8 @@ def _attention(call: _Call) -> CallCost:
     """Queries, keys and values of the batch are arguments; what the cache holds the annotation tells."""
     query, key = call.tensor(0), call.tensor(1)
     kernels = [decode(name) for (name,) in call.session.query(_KERNELS_SQL, [call.recorded.example_id])]
-    if any(_WINDOW.search(kernel.name) for kernel in kernels):
-        raise UnrecordedError(_WINDOWED)
-    if any(_EITHER.match(kernel.name) for kernel in kernels):
-        raise UnrecordedError(_MAY_BE_WINDOWED)
+    require(not any(_WINDOW.search(kernel.name) for kernel in kernels), _WINDOWED)
+    require(not any(_EITHER.match(kernel.name) for kernel in kernels), _MAY_BE_WINDOWED)
     step = None if call.recorded.engine_step is None else serving_step(call.recorded.engine_step)
     if step is None or step.attended_pairs is None or step.keys is None or not step.tokens:
         raise UnrecordedError(_NO_STEP)

@@ -21,7 +21,14 @@ import msgspec
 from opscope.data import packaged_toml
 from opscope.operators.arguments import CallArguments, TensorArgument, distinct_bytes
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, computing_type
+from opscope.operators.effects import (
+    CallCost,
+    CostEvidence,
+    FlopSource,
+    UnrecordedError,
+    computing_type,
+    require,
+)
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -99,8 +106,7 @@ def cost_of_generated(
 def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | None) -> tuple[int, int]:
     lists = _operators()
     sizes = [size for tensor in generated.tensors if (size := distinct_bytes(tensor)) is not None]
-    if not sizes or len(sizes) != len(generated.tensors):
-        raise UnrecordedError("no tensors were recorded of the generated kernel")
+    require(0 < len(sizes) == len(generated.tensors), "no tensors were recorded of the generated kernel")
     roles = _stated_roles(generated, stated) or _inferred_roles(generated)
     if num_gb:
         # The compiler's count of all bytes; of unknown roles, one result is assumed.
@@ -109,8 +115,7 @@ def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | Non
         if roles is not None:
             made = sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
         return total - min(made, total), min(made, total)
-    if len(sizes) > 1 and not lists["untold"].isdisjoint(generated.operators):
-        raise UnrecordedError(_PARTS)
+    require(len(sizes) == 1 or lists["untold"].isdisjoint(generated.operators), _PARTS)
     if roles is None:
         raise UnrecordedError("which of its tensors the generated kernel writes is not recorded")
     read_sizes = [size if role[0] else 0 for size, role in zip(sizes, roles, strict=True)]
@@ -135,11 +140,9 @@ def _chosen(generated: _Generated, stated: Mapping[str, Any], sizes: Sequence[in
     chosen = list(sizes)
     for at in larger:
         own_loads = loads - (len(read) - 1)  # each of the others is loaded once at least
-        if len(read) > 1 and own_loads != 1:
-            raise UnrecordedError(_PARTS)
+        require(len(read) == 1 or own_loads == 1, _PARTS)
         chosen[at] = min(sizes[at], own_loads * run * (sizes[at] // generated.tensors[at].element_count))
-    if sum(chosen[at] for at in smaller) > _NEGLIGIBLE_SHARE * sum(chosen):
-        raise UnrecordedError(_PARTS)
+    require(sum(chosen[at] for at in smaller) <= _NEGLIGIBLE_SHARE * sum(chosen), _PARTS)
     return chosen
 
 

@@ -13,11 +13,10 @@ from opscope.operators.arguments import CallArguments, TensorArgument, type_of, 
 from opscope.operators.effects import (
     INT64,
     CallEffects,
-    ContradictionError,
     Operator,
     Rule,
     Shape,
-    UnrecordedError,
+    agree,
     bytes_of,
     dimension_of,
     each_of,
@@ -26,10 +25,10 @@ from opscope.operators.effects import (
     item_bytes,
     known,
     like,
+    require,
     results,
     rows,
     scattering,
-    shape_text,
     wanted_type,
     without,
 )
@@ -41,16 +40,14 @@ _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
 def _overwritten(call: CallArguments) -> CallEffects:
     """`self` is written, in place: fill_, zero_, random numbers."""
-    if not known(call.schema).is_inplace:
-        raise UnrecordedError
+    require(known(call.schema).is_inplace)
     return like("self")(call)
 
 
 def _copied(call: CallArguments) -> CallEffects:
     target, source = known(call.tensor("self")), known(call.tensor("src"))
     known(type_of(source))
-    if common_shape([target, source]) != target.shape:
-        raise ContradictionError(f"{shape_text(source.shape)} copied into {shape_text(target.shape)}")
+    agree(common_shape([target, source]) == target.shape)
     return results(call, (target.shape, type_of(target)))
 
 
@@ -75,8 +72,7 @@ def _gathered(call: CallArguments, data: TensorArgument) -> Shape:
     fits = len(index.shape) == len(data.shape) or not data.shape or not index.shape
     if dimension is not None and fits:
         dimension_of(data.shape, dimension)
-    if not fits:
-        raise ContradictionError(f"indices {shape_text(index.shape)} into {shape_text(data.shape)}")
+    agree(fits)
     return index.shape
 
 
@@ -86,15 +82,13 @@ def _selected(call: CallArguments, data: TensorArgument) -> Shape:
 
 
 def _embedded(call: CallArguments, data: TensorArgument) -> Shape:
-    if len(data.shape) != 2:
-        raise UnrecordedError
+    require(len(data.shape) == 2)
     return (*known(call.tensor("indices")).shape, data.shape[1])
 
 
 def _repeated(call: CallArguments, data: TensorArgument) -> Shape:
     repeats = known(call.integers("repeats"))
-    if len(repeats) < len(data.shape):
-        raise UnrecordedError
+    require(len(repeats) >= len(data.shape))
     sizes = (1,) * (len(repeats) - len(data.shape)) + data.shape
     return tuple(size * count for size, count in zip(sizes, repeats, strict=True))
 
@@ -102,13 +96,10 @@ def _repeated(call: CallArguments, data: TensorArgument) -> Shape:
 def _padded(call: CallArguments, data: TensorArgument) -> Shape:
     """Pairs for dimensions from the last one on."""
     pad = known(call.integers("pad"))
-    if len(pad) % 2 or len(pad) // 2 > len(data.shape):
-        raise UnrecordedError
+    require(len(pad) % 2 == 0 and len(pad) // 2 <= len(data.shape))
     shape = list(data.shape)
     for position in range(len(pad) // 2):
         shape[-1 - position] += pad[2 * position] + pad[2 * position + 1]
-        if shape[-1 - position] < 0:
-            raise ContradictionError(f"{shape_text(data.shape)} padded by {list(pad)}")
     return tuple(shape)
 
 
@@ -131,14 +122,9 @@ def _joined(call: CallArguments) -> CallEffects:
     members, dimension = known(call.tensor_list("tensors") or None), known(call.integer("dim"))
     filled = [member for member in members if member.shape != (0,)] or list(members[:1])
     first = filled[0].shape
-    if not first:
-        raise ContradictionError("numbers joined")
+    agree(first)
     along = dimension_of(first, dimension)
-    for member in filled:
-        if len(member.shape) != len(first) or any(
-            position != along and size != first[position] for position, size in enumerate(member.shape)
-        ):
-            raise ContradictionError(f"{shape_text(first)} joined with {shape_text(member.shape)}")
+    agree(len({(len(one.shape), one.shape[:along], one.shape[along + 1 :]) for one in filled}) == 1)
     shape = (*first[:along], sum(member.shape[along] for member in filled), *first[along + 1 :])
     out, elements = call.tensor("out"), set(map(type_of, members))
     if elements == {None} and out is not None and out.type_name is not None:
@@ -153,8 +139,7 @@ def _topmost(call: CallArguments) -> CallEffects:
     shape = list(data.shape)
     if shape:
         along = dimension_of(data.shape, dimension)
-        if not 0 <= count <= shape[along]:
-            raise ContradictionError(f"the first {count} of {shape[along]}")
+        agree(0 <= count <= shape[along])
         shape[along] = count
     return results(call, (tuple(shape), type_of(data)), (tuple(shape), INT64))
 
@@ -162,8 +147,7 @@ def _topmost(call: CallArguments) -> CallEffects:
 def _range(call: CallArguments, out: TensorArgument) -> Shape:
     """Arange of a start."""
     start, end, step = (known(call.number(name)) for name in ("start", "end", "step"))
-    if not step or (end - start) / step < 0:
-        raise ContradictionError(f"a range from {start} to {end} by {step}")
+    agree(step != 0 and (end - start) / step >= 0)
     return (ceil((end - start) / step),)
 
 

@@ -46,8 +46,8 @@ def cost_by_rules(call: CallArguments) -> CallCost | None:
         return CallCost(reason=call.defect)
     try:
         effects = effects_by_rules(call)
-    except ContradictionError as error:
-        return CallCost(reason=f"its recorded arguments contradict: {error}")
+    except ContradictionError:
+        return CallCost(reason="its recorded arguments contradict each other")
     row = OPERATORS.get(call.stem or "")
     if effects is None and not call.values_recorded and row is not None and row.results is not None:
         return CallCost(reason="its numbers (dimensions, strides, switches) were not recorded")

@@ -14,7 +14,7 @@ from opscope.operators.effects import (
     Operator,
     Rule,
     Shape,
-    UnrecordedError,
+    agree,
     bytes_of,
     dimension_of,
     effects_of,
@@ -22,9 +22,9 @@ from opscope.operators.effects import (
     like,
     promoted_type,
     real_part,
+    require,
     results,
     rows,
-    shape_text,
     to_float,
     without,
 )
@@ -34,8 +34,7 @@ from opscope.operators.element_types import ElementType
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
     shape = broadcast(tensor.shape for tensor in tensors)
     if shape is None:
-        sizes = ", ".join(shape_text(tensor.shape) for tensor in tensors)
-        raise ContradictionError(f"sizes {sizes} do not broadcast")
+        raise ContradictionError
     return shape
 
 
@@ -50,8 +49,7 @@ def _pointwise(row: Mapping[str, Any]) -> Rule:
         }
         omitted = {name for name in optional if call.is_omitted(name)}
         tensors = [one for one in found.values() if isinstance(one, TensorArgument)]
-        if not tensors or given.keys() - found.keys() - omitted:
-            raise UnrecordedError
+        require(tensors and not given.keys() - found.keys() - omitted)
         typed = [one for name, one in found.items() if name != row.get("typeless")]
         return results(call, (common_shape(tensors), _result_type(call, typed, row["result"])))
 
@@ -75,8 +73,7 @@ def _result_type(
 def _dropout(call: CallArguments) -> CallEffects:
     """native_dropout: the result, and which elements were kept."""
     data = known(call.tensor("input"))
-    if not (call.boolean("train") or call.is_omitted("train")):
-        raise UnrecordedError
+    require(call.boolean("train") or call.is_omitted("train"))
     return results(call, (data.shape, type_of(data)), (data.shape, BOOL))
 
 
@@ -84,8 +81,7 @@ def _glu(call: CallArguments) -> CallEffects:
     """Half of the dimension."""
     data = known(call.tensor("self"))
     along, shape = dimension_of(data.shape, known(call.integer("dim"))), list(data.shape or (1,))
-    if shape[along] % 2:
-        raise ContradictionError(f"half of {shape[along]}")
+    agree(shape[along] % 2 == 0)
     shape[along] //= 2
     return results(call, (tuple(shape), type_of(data)))
 
@@ -113,8 +109,7 @@ ELEMENTWISE: Mapping[str, Operator] = {
 def _mapped(call: CallArguments) -> CallEffects:
     """Like the first list; in place the list itself."""
     members = known(call.tensor_list("self"))
-    if call.has_unrecorded_list:
-        raise UnrecordedError
+    require(not call.has_unrecorded_list)
     if call.name.endswith("_"):
         return effects_of(call, members)
     return effects_of(call, [TensorArgument(member.shape, member.type_name) for member in members])
@@ -122,8 +117,7 @@ def _mapped(call: CallArguments) -> CallEffects:
 
 def _norms(call: CallArguments) -> CallEffects:
     members = known(call.tensor_list("self"))
-    if not call.is_omitted("dtype"):
-        raise UnrecordedError
+    require(call.is_omitted("dtype"))
     return effects_of(call, [TensorArgument((), member.type_name) for member in members])
 
 
@@ -135,16 +129,14 @@ def _stepped(call: CallArguments) -> CallEffects:
     """
     parameters = known(call.tensor_list("self"))
     lists = [call.tensor_list(name) for name in _written_lists(call)]
-    if any(len(one or parameters) != len(parameters) for one in lists):
-        raise UnrecordedError
+    require(all(len(one or parameters) == len(parameters) for one in lists))
     return effects_of(call, [tensor for one in lists for tensor in one or ()])
 
 
 def _step_traffic(effects: CallEffects) -> tuple[int, int]:
     """Gradients are written only if they are unscaled, the largest second moments only if there are any."""
     call, is_scaled = effects.call, effects.call.tensor("grad_scale") is not None
-    if is_scaled and call.tensor_list("grads") is None:
-        raise UnrecordedError
+    require(not is_scaled or call.tensor_list("grads") is not None)
     members = (call.members(name) for name in _written_lists(call) if is_scaled or name != "grads")
     return bytes_of(effects.device_inputs), bytes_of(tensor for one in members for tensor in one)
 

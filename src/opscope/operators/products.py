@@ -17,7 +17,7 @@ from opscope.operators.effects import (
     Operator,
     Rule,
     Shape,
-    UnrecordedError,
+    agree,
     all_bytes,
     complex_of,
     dimension_of,
@@ -25,8 +25,8 @@ from opscope.operators.effects import (
     known,
     like,
     real_part,
+    require,
     results,
-    shape_text,
     without,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
@@ -80,12 +80,6 @@ def _matrices(a: Shape, b: Shape) -> _Fit | None:
     return (prod(a[:-2]), a[-2], b[-1], a[-1]), (*a[:-1], b[-1])
 
 
-def _summed_matrices(a: Shape, b: Shape) -> _Fit | None:
-    """Two batches, the products added up."""
-    found = _matrices(a, b)
-    return None if found is None else (found[0], found[1][1:])
-
-
 def _layer(a: Shape, b: Shape) -> _Fit | None:
     """x·Wᵀ, the last dimensions of both meet; of one dimension: a matrix or vector, and a vector."""
     if not a or not 1 <= len(b) <= 2 or a[-1] != b[-1]:
@@ -93,15 +87,9 @@ def _layer(a: Shape, b: Shape) -> _Fit | None:
     return (1, prod(a[:-1]), prod(b[:-1]), a[-1]), (*a[:-1], *b[:-1])
 
 
-def _outer(a: Shape, b: Shape) -> _Fit | None:
-    """u·vᵀ: each element of one meets each of the other."""
-    return ((1, a[0], b[0], 1), (*a, *b)) if len(a) == len(b) == 1 else None
-
-
 def _own_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
     left, right = type_of(a), type_of(b)
-    if left is not None and right is not None and left != right:
-        raise ContradictionError(f"operands of {left.name} and {right.name}")
+    agree(None in (left, right) or left == right)
     return left
 
 
@@ -126,12 +114,10 @@ _PRODUCTS = {
     "_addmm_activation": _Product("mat1", "mat2"),
     "bmm": _Product("self", "mat2", (3, 3)),
     "baddbmm": _Product("batch1", "batch2", (3, 3)),
-    "addbmm": _Product("batch1", "batch2", (3, 3), _summed_matrices),
     "mv": _Product("self", "vec", (2, 1), _layer),
     "addmv": _Product("mat", "vec", (2, 1), _layer),
     "dot": _Product("self", "tensor", (1, 1), _layer),
     "vdot": _Product("self", "other", (1, 1), _layer),
-    "addr": _Product("vec1", "vec2", (1, 1), _outer),
     "linear": _Product("input", "weight", None, _layer),
     "matmul": _Product("self", "other", None),
     "_scaled_mm": _Product("self", "mat2", result_type=_scaled_type),
@@ -155,11 +141,10 @@ def _product_result(call: CallArguments) -> CallEffects:
     row = _PRODUCTS[call.stem or ""]
     a, b, found = known(call.tensor(row.left)), known(call.tensor(row.right)), _multiplied(call)
     if found is None:
-        raise ContradictionError(f"the product of {shape_text(a.shape)} and {shape_text(b.shape)}")
+        raise ContradictionError
     shape = found[1]
     addend = call.tensor("self") if call.has("beta") and call.stem != "_addmm_activation" else None
-    if addend is not None and broadcast([addend.shape, shape]) != shape:
-        raise ContradictionError(f"{shape_text(addend.shape)} added to a product of {shape_text(shape)}")
+    agree(addend is None or broadcast([addend.shape, shape]) == shape)
     return results(call, (shape, row.result_type(call, a, b)))
 
 
@@ -217,19 +202,17 @@ def _distance_flops(effects: CallEffects) -> int:
 
 def _distances(call: CallArguments) -> CallEffects:
     x, y = known(call.tensor("x1")), known(call.tensor("x2"))
-    if len(x.shape) < 2 or len(y.shape) < 2:
-        raise UnrecordedError
+    require(len(x.shape) >= 2 and len(y.shape) >= 2)
     batch = broadcast([x.shape[:-2], y.shape[:-2]])
     if batch is None or x.shape[-1] != y.shape[-1]:
-        raise ContradictionError(f"distances of {shape_text(x.shape)} to {shape_text(y.shape)}")
+        raise ContradictionError
     return results(call, ((*batch, x.shape[-2], y.shape[-2]), type_of(x)))
 
 
 def _factors(call: CallArguments) -> CallEffects:
     """Factors, pivots of LU, error codes."""
     data, integer = known(call.tensor("A", "self")), element_type("int32")
-    if len(data.shape) < 2:
-        raise UnrecordedError
+    require(len(data.shape) >= 2)
     batch, size = data.shape[:-2], min(data.shape[-2:])
     pivots = [((*batch, size), integer)] if call.has("A") else []
     return results(call, (data.shape, type_of(data)), *pivots, (batch, integer))
@@ -238,8 +221,7 @@ def _factors(call: CallArguments) -> CallEffects:
 def _solution(matrix_name: str) -> Rule:
     def rule(call: CallArguments) -> CallEffects:
         matrix, right = known(call.tensor(matrix_name)), known(call.tensor("B"))
-        if len(matrix.shape) < 2 or matrix.shape[:-2] != right.shape[:-2]:
-            raise UnrecordedError
+        require(len(matrix.shape) >= 2 and matrix.shape[:-2] == right.shape[:-2])
         return results(call, (right.shape, type_of(right)))
 
     return rule
@@ -248,8 +230,7 @@ def _solution(matrix_name: str) -> Rule:
 def _spectrum(call: CallArguments) -> CallEffects:
     data, dimensions = known(call.tensor("self")), known(call.integers("dim") or None)
     element, shape = known(type_of(data)), list(data.shape)
-    if not element.is_float:
-        raise UnrecordedError
+    require(element.is_float)
     if known(call.boolean("onesided")):
         last = dimension_of(data.shape, dimensions[-1])
         shape[last] = shape[last] // 2 + 1
@@ -259,8 +240,7 @@ def _spectrum(call: CallArguments) -> CallEffects:
 def _signal(call: CallArguments) -> CallEffects:
     data, dimensions = known(call.tensor("self")), known(call.integers("dim") or None)
     element = known(type_of(data))
-    if element.kind is not ElementKind.COMPLEX:
-        raise ContradictionError(f"a spectrum of {element.name}")
+    agree(element.kind is ElementKind.COMPLEX)
     shape = list(data.shape)
     shape[dimension_of(data.shape, dimensions[-1])] = known(call.integer("last_dim_size"))
     return results(call, (tuple(shape), real_part(element)))
@@ -365,8 +345,7 @@ def _attended(library: str) -> Rule:
 
     def rule(call: CallArguments) -> CallEffects:
         sizes, query = attention_sizes(call), call.tensor("query")
-        if sizes is None and _attention_shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
-            raise ContradictionError("the shapes of query, key and value")
+        agree(sizes is not None or _attention_shapes(call) is None or any(map(call.tensor, _BORDERS)))
         is_wanted = library == "flash" or known(call.boolean("compute_log_sumexp"))
         sizes, query = known(sizes), known(query)
         rows: Shape = (sizes.batch, sizes.heads, sizes.queries)

@@ -14,11 +14,10 @@ from opscope.operators.effects import (
     FLOAT32,
     INT64,
     CallEffects,
-    ContradictionError,
     Operator,
     Rule,
     Shape,
-    UnrecordedError,
+    agree,
     bytes_of,
     dimension_of,
     each_of,
@@ -29,9 +28,9 @@ from opscope.operators.effects import (
     like,
     promoted_type,
     real_part,
+    require,
     results,
     rows,
-    shape_text,
     summed_type,
     to_float,
     wanted_gradients,
@@ -104,8 +103,7 @@ def _reduction(*types: _Typed) -> Rule:
 
 def _largest(call: CallArguments) -> CallEffects:
     """max(self): one value; with a dimension values and their positions; of two tensors none of these."""
-    if call.has("other"):
-        raise UnrecordedError
+    require(not call.has("other"))
     return _reduction(_kept, _index)(call) if call.has("dim") else _reduction(_kept)(call)
 
 
@@ -161,8 +159,7 @@ def normalized_rows(call: CallArguments) -> Rows | None:
         sizes = weight.shape  # recorders before 2.0 leave lists of integers out
     if data is None or not sizes or not call.has("normalized_shape"):
         return None
-    if data.shape[-len(sizes) :] != sizes:
-        raise ContradictionError(f"{shape_text(data.shape)} normalized over {shape_text(sizes)}")
+    agree(data.shape[-len(sizes) :] == sizes)
     return Rows(data.shape, prod(data.shape[: -len(sizes)]), prod(sizes), 1, len(sizes))
 
 
@@ -184,8 +181,7 @@ def _row_statistics(statistics: int) -> Rule:
 
 def _groups(call: CallArguments) -> CallEffects:
     data, batch, groups = known(call.tensor("input")), known(call.integer("N")), known(call.integer("group"))
-    if not batch or data.shape[:1] != (batch,):
-        raise ContradictionError(f"a batch of {batch} in {shape_text(data.shape)}")
+    agree(batch > 0 and data.shape[:1] == (batch,))
     # Statistics of groups are kept in the type of the data.
     return results(call, (data.shape, type_of(data)), *[((batch, groups), type_of(data))] * 2)
 
@@ -207,8 +203,7 @@ def _gradients(count: int) -> Rule:
     def rule(call: CallArguments) -> CallEffects:
         data, weight = known(call.tensor("input")), call.tensor("weight")
         wanted = wanted_gradients(call, count)
-        if weight is None and any(wanted[1:]):
-            raise UnrecordedError
+        require(weight is not None or not any(wanted[1:]))
         of_weight = (data if weight is None else weight).shape, type_of(weight or data) or type_of(data)
         kinds = [(data.shape, type_of(data)), *[of_weight] * (count - 1)]
         return results(call, *(kind for kind, is_wanted in zip(kinds, wanted, strict=True) if is_wanted))
@@ -219,8 +214,7 @@ def _gradients(count: int) -> Rule:
 def _of_channels(call: CallArguments) -> tuple[Shape, ElementType | None]:
     """What is kept of each channel: mean or inverse deviation."""
     data = known(call.tensor("input"))
-    if len(data.shape) < 2:
-        raise UnrecordedError
+    require(len(data.shape) >= 2)
     return data.shape[1:2], _statistics_type(type_of(data))
 
 
@@ -268,8 +262,7 @@ def _likelihood(call: CallArguments) -> CallEffects:
     """The loss and the sum of weights."""
     data, target = known(call.tensor("self")), known(call.tensor("target"))
     classes = data.shape[1:2] if len(data.shape) > 1 else data.shape
-    if (*target.shape[:1], *classes, *target.shape[1:]) != data.shape:
-        raise ContradictionError(f"targets {shape_text(target.shape)} of {shape_text(data.shape)}")
+    agree((*target.shape[:1], *classes, *target.shape[1:]) == data.shape)
     shape = target.shape if known(call.integer("reduction")) == _NO_REDUCTION else ()
     return results(call, (shape, type_of(data)), ((), type_of(data)))
 

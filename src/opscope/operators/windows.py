@@ -20,14 +20,15 @@ from opscope.operators.effects import (
     Rule,
     Shape,
     UnrecordedError,
+    agree,
     bytes_of,
     each_of,
     gathering,
     inputs_without,
     item_bytes,
     known,
+    require,
     results,
-    shape_text,
     wanted_gradients,
     without,
 )
@@ -52,8 +53,7 @@ class Steps(msgspec.Struct, frozen=True):
         for at, (size, extent) in enumerate(zip(sizes, window, strict=True)):
             stride, padding = self.stride[at], self.padding[at]
             reach = self.dilation[at] * (extent - 1)
-            if stride < 1:
-                raise ContradictionError(f"a stride of {stride}")
+            agree(stride > 0)
             if self.is_transposed:
                 count = (size - 1) * stride - 2 * padding + reach + self.output_padding[at] + 1
             else:
@@ -61,10 +61,7 @@ class Steps(msgspec.Struct, frozen=True):
                 count = (-(-rest // stride) if self.rounds_up else rest // stride) + 1
                 if self.rounds_up and (count - 1) * stride >= size + padding:
                     count -= 1  # it would begin in the padding
-            if count < 0 or (count == 0 and size):
-                raise ContradictionError(
-                    f"a window that reaches over {reach + 1} of {size + 2 * padding} elements"
-                )
+            agree(count > 0 or count == size == 0)
             found.append(count)
         return tuple(found)
 
@@ -85,8 +82,7 @@ def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tupl
     if not call.has(name):
         return default
     numbers = known(call.integers(name))
-    if len(numbers) not in (0, 1, len(default)):
-        raise ContradictionError(f"{len(numbers)} numbers for {len(default)} dimensions")
+    agree(len(numbers) in (0, 1, len(default)))
     return (numbers * len(default) if len(numbers) == 1 else numbers) or default
 
 
@@ -159,15 +155,13 @@ def _flops(effects: CallEffects) -> int:
     passes = 1 if gradient is None else sum(wanted_gradients(call, 3)[:2])
     places = call.tensor(*_CONVOLVED) if is_transposed_call(call) else gradient or effects.output
     shape = known(places).shape
-    if not 3 <= len(shape) == len(weight.shape):
-        raise UnrecordedError
+    require(3 <= len(shape) == len(weight.shape))
     return passes * 2 * shape[0] * prod(shape[2:]) * weight.element_count
 
 
 def _convolution(call: CallArguments) -> CallEffects:
     data, weight = known(call.tensor(*_CONVOLVED)), known(call.tensor("weight"))
-    if len(data.shape) < 3 or len(weight.shape) != len(data.shape):
-        raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
+    agree(3 <= len(data.shape) == len(weight.shape))
     steps = steps_of(call, len(data.shape) - 2)
     groups = known(call.integer("groups")) if call.has("groups") else None
     # Weights are results × inputs / groups, transposed the other way round.
@@ -176,8 +170,7 @@ def _convolution(call: CallArguments) -> CallEffects:
         fits, channels = channels == given, of_group * (groups or 1)
     else:
         fits = of_group > 0 and given % of_group == 0 and groups in (None, given // of_group)
-    if not fits:
-        raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
+    agree(fits)
     places = steps.places(data.shape[2:], weight.shape[2:])
     return results(call, ((data.shape[0], channels, *places), type_of(data)))
 
@@ -186,8 +179,7 @@ def _gradients(call: CallArguments) -> CallEffects:
     """The gradients wanted: of the input, the weight, the bias."""
     gradient, data, weight = (known(call.tensor(name)) for name in ("grad_output", "input", "weight"))
     wanted = wanted_gradients(call, 3)
-    if len(gradient.shape) < 3 or not len(gradient.shape) == len(data.shape) == len(weight.shape):
-        raise ContradictionError(f"a gradient {shape_text(gradient.shape)} of {shape_text(data.shape)}")
+    agree(3 <= len(gradient.shape) == len(data.shape) == len(weight.shape))
     shapes = (data.shape, weight.shape, gradient.shape[1:2])
     given = [shape for shape, is_wanted in zip(shapes, wanted, strict=True) if is_wanted]
     return results(call, *((shape, type_of(gradient)) for shape in given))
@@ -239,8 +231,7 @@ def _pooled(dimensions: int, *, has_positions: bool = False) -> Rule:
 
     def rule(call: CallArguments) -> CallEffects:
         data, window = known(call.tensor("self")), numbers_of(call, "kernel_size", (1,) * dimensions)
-        if len(data.shape) not in (dimensions + 1, dimensions + 2):
-            raise UnrecordedError
+        require(len(data.shape) in (dimensions + 1, dimensions + 2))
         steps = steps_of(call, dimensions, window)
         shape = (*data.shape[:-dimensions], *steps.places(data.shape[-dimensions:], window))
         return results(call, (shape, type_of(data)), *[(shape, INT64)] * has_positions)
@@ -253,10 +244,8 @@ def _to_size(dimensions: int, *, has_positions: bool = False) -> Rule:
 
     def rule(call: CallArguments) -> CallEffects:
         data, sizes = known(call.tensor(*_SAMPLED)), known(call.integers("output_size"))
-        if len(sizes) != dimensions:
-            raise UnrecordedError
-        if len(data.shape) not in (dimensions + 1, dimensions + 2):
-            raise ContradictionError(f"{shape_text(sizes)} windows of {shape_text(data.shape)}")
+        require(len(sizes) == dimensions)
+        agree(len(data.shape) in (dimensions + 1, dimensions + 2))
         shape = (*data.shape[:-dimensions], *sizes)
         return results(call, (shape, type_of(data)), *[(shape, INT64)] * has_positions)
 

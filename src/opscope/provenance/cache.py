@@ -1,4 +1,4 @@
-"""The user's cache folder, and writing into it so that no reader ever sees half a file.
+"""The user's cache folder, and what is kept in it.
 
 Whatever lies there can be made again: readers rebuild what they cannot use.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from opscope.errors import InputError
-from opscope.model.files import remove_left_behind
+from opscope.model.files import replacing
 
 Kept = TypeVar("Kept")
 
@@ -34,22 +34,6 @@ def cache_folder() -> Path:
         return Path(tempfile.gettempdir(), "opscope")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it; its folder is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_left_behind(path)
-    # Processes of several machines may share the folder.
-    name = f".{path.stem}.{os.getpid()}."
-    descriptor, temporary = tempfile.mkstemp(f".partial{path.suffix}", name, path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def kept(
     path: Path,
     decode: Callable[[bytes], Kept | None],
@@ -64,6 +48,6 @@ def kept(
         if (found := decode(path.read_bytes())) is not None:
             return found
     made = make()
-    with suppress(OSError):
-        write_atomically(path, encode(made))
+    with suppress(InputError), replacing(path) as partial:
+        partial.write_bytes(encode(made))
     return made

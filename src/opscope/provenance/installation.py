@@ -14,9 +14,7 @@ from packaging.version import InvalidVersion, Version
 from opscope.provenance.packaged import lazy_pattern
 
 COMMIT = lazy_pattern(r"[0-9a-f]{40}")
-_ASSIGNMENT = lazy_pattern(
-    r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE
-)
+_VERSION = lazy_pattern(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE)
 
 
 def package_folders(name: str) -> tuple[Path, ...]:
@@ -28,14 +26,14 @@ def package_folders(name: str) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ())
 
 
-def installed_torch() -> tuple[str | None, str | None]:
-    """Version and commit in the `version.py` of the torch that this Python would import; None is unknown."""
+def installed_torch() -> str | None:
+    """Version in the `version.py` of the torch that this Python would import; None is unknown."""
     try:
         text = (package_folders("torch")[0] / "version.py").read_text(encoding="utf-8", errors="replace")
     except (IndexError, OSError):
-        return None, None
-    found = dict(_ASSIGNMENT.findall(text))
-    return found.get("__version__"), found.get("git_version")
+        return None
+    found = _VERSION.search(text)
+    return None if found is None else found[1]
 
 
 _OFFICIAL_LOCAL = lazy_pattern(r"cu\d+|cpu|", re.IGNORECASE)

@@ -335,6 +335,7 @@ def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str
 
 
 _SHOWN_DEVICES = 8
+_TOOLS = ("nvcc", "nsys", "ncu", "cuobjdump")
 _MOST_SEVERE_FIRST = (CheckVerdict.PROBLEM, CheckVerdict.WARNING, CheckVerdict.UNKNOWN)
 
 
@@ -411,17 +412,16 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
             ),
         ),
         ("Packages", ", ".join(f"{title} {packages.get(name) or units.UNKNOWN}" for title, name in shown)),
-        ("Tools", _versions(facts, "nvcc", "nsys", "ncu", "cuobjdump")),
+        (
+            "Tools",
+            ", ".join(
+                f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}"
+                for one in (facts.get(name) or ProgramFacts(name) for name in _TOOLS)
+            ),
+        ),
         ("Profiler", _profiler(torch, facts)),
         *((f"GPU {one.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
         ("", f"and {len(gpus) - _SHOWN_DEVICES} more" if len(gpus) > _SHOWN_DEVICES else None),
-    )
-
-
-def _versions(facts: dict[str, Any], *names: str) -> str:
-    return ", ".join(
-        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}"
-        for one in (facts.get(name) or ProgramFacts(name) for name in names)
     )
 
 
@@ -460,7 +460,7 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-DOCTOR_SCHEMA_VERSION = 5
+DOCTOR_SCHEMA_VERSION = 6
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

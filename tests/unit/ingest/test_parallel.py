@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
-from case_tables import cases
 from fakes import TraceBuilder
 from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
@@ -20,7 +19,7 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import reader
-from opscope.ingest.source import TraceFile, find_traces
+from opscope.ingest.source import find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
@@ -94,21 +93,6 @@ def test_of_a_recorded_job_too(shared):
     assert parts_of(job, Here()) == of_traces(rows(load(job)))
 
 
-@cases("sizes", "workers", "groups")
-def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
-    traces = []
-    for number, size in enumerate([size for count, size in sizes for _ in range(count)]):
-        path = tmp_path / str(number)
-        with path.open("wb") as file:
-            file.truncate(size)
-        traces.append(TraceFile(path.name, path))
-    together = reader._together(traces, workers)
-    assert [len(group) for group in together] == [size for count, size in groups for _ in range(count)]
-    assert [trace for group in together for trace in group] == traces
-    remote = [TraceFile(name, address=f"s3://{name}") for name in "abcdefgh"]
-    assert [len(group) for group in reader._together(remote, 1)] == [1] * 8
-
-
 @pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks, alone):
     counts = []
@@ -124,31 +108,6 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks, alone):
     assert parts_of(ranks, Here(reader.read_part, reader.read_part, killed), Here()) == of_traces(alone)
     with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
-
-
-def kill_once(traces, how, mark):
-    if not Path(mark).exists():
-        Path(mark).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return reader.read_part(traces, how)
-
-
-class Killing(ProcessPoolExecutor):
-    """Its first process dies."""
-
-    def __init__(self, mark):
-        super().__init__(1)
-        self._mark = str(mark)
-
-    def submit(self, fn, /, *args, **kwargs):
-        return super().submit(kill_once, *args, self._mark)
-
-
-@pytest.mark.exhaustive(few=False)
-def test_a_process_killed_for_real(ranks, alone, tmp_path):
-    mark = tmp_path / "mark"
-    assert parts_of(ranks, Killing(mark), Killing(mark)) == of_traces(alone)
-    assert mark.exists()
 
 
 @pytest.mark.exhaustive(few=False)
@@ -195,24 +154,6 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(sha
     together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=examine_ranks)).examined
     timeline = Summary(shared_session(job)).timeline
     assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
-
-
-@pytest.mark.exhaustive(few=False)
-def test_what_is_worked_out_of_a_rank_moves_with_its_ids(shared, shared_session):
-    found = examine_ranks(shared_session(shared / "traces/h200/ddp_w4"))
-    ids = {"traces": 8, "threads": 100, "runtime_calls": 1000}
-    moved = found[2].moved(ids).moved(ids)
-    (before, loading), (after, moved_loading) = found[2].unpacked(), moved.unpacked()
-    assert before is not None and after is not None and moved.execution is not None
-    assert (after.trace_id, moved.execution.trace_id) == (18, 18)
-    on_host = before.thread_id >= 0
-    assert (after.thread_id[on_host] == before.thread_id[on_host] + 200).all()
-    assert (after.thread_id[~on_host] == -1).all()
-    assert (after.lag_ns == before.lag_ns).all()
-    assert list(moved_loading) == [thread + 200 for thread in loading]
-    assert [one.trace_id for one in moved.timeline.partitions] == [18]
-    waits = zip(found[2].timeline.waits, moved.timeline.waits, strict=True)
-    assert all([one + 2000 for one in old.call_ids] == list(new.call_ids) for old, new in waits)
 
 
 class FakeClient:

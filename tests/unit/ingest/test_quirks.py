@@ -451,11 +451,3 @@ def test_too_low_a_memory_limit_is_named(load):
     with pytest.raises(InputError, match="the memory limit of 3MB is too low") as caught:
         load(built, memory_limit="3MB")
     assert "Raise it" in str(caught.value)
-
-
-def test_a_report_of_events_without_a_name(load, make_trace):
-    trace = TraceBuilder().step(1, 0, 1000).operator("a", 10, 100).launch(20).kernel("k", 50, 30)
-    for event in trace.events:
-        event["name"] = None
-    session = load(make_trace(trace))
-    assert [one.self_device_ns for one in opscope.summarize(session).operators] == [30_000]

@@ -314,11 +314,3 @@ def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing()
     capture = capture_of(None, None)
     assert with_nodes(capture, (GraphNode("kernel", "a"),), None) == capture
     assert with_nodes(capture, (GraphNode("kernel", "a"), GraphNode("memset")), None) == capture
-
-
-def test_nodes_name_kernels_as_the_trace_shows_them():
-    demangle = {"_Z1av": "a()"}.get
-    named = with_nodes(
-        capture_of(None, None), (GraphNode("kernel", "_Z1av", 3), GraphNode("kernel", "triton_")), demangle
-    )
-    assert [(one.name, one.number) for one in named.launches] == [("a()", 3), ("triton_", None)]

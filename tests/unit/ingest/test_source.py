@@ -232,15 +232,6 @@ def forget(monkeypatch, module):
     monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
 
 
-def test_several_sources_are_several_traces(load, make_trace):
-    first, second = make_trace(TEXT, "b.json"), make_trace(TEXT, "a.json")
-    session = load([str(first), second])
-    assert session.query("SELECT trace_id, source FROM traces ORDER BY 1") == [
-        (0, str(first)),
-        (1, str(second)),
-    ]
-
-
 def test_a_file_name_that_is_not_utf8(load, tmp_path):
     path = tmp_path / b"caf\xe9.json".decode("utf-8", "surrogateescape")
     try:

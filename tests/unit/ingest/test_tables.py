@@ -443,11 +443,6 @@ def test_device_facts_of_another_type_are_unknown(load):
 
 MI300X = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4, "numSms": 304,
           "totalGlobalMem": 206_141_652_992, "warpSize": 64}  # fmt: skip
-AGENT = {
-    "type": 2, "name": "gfx942", "product_name": "AMD Instinct MI300X", "gfx_target_version": 90402,
-    "cu_count": 304, "wave_front_size": 64, "max_waves_per_cu": 32, "lds_size_in_kb": 64,
-    "workgroup_max_size": 1024, "local_mem_size": 0, "logical_node_type_id": 0,
-}  # fmt: skip
 
 
 def test_a_device_that_is_not_described_is_one_of_a_host_of_equal_ones(load):
@@ -468,35 +463,6 @@ def test_a_nameless_gpu_is_the_one_that_alone_has_its_size(load):
     two_fit = {"id": 0, "name": "", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
     unknown = load(TraceBuilder(deviceProperties=[two_fit]).kernel("k", 1, 2))
     assert unknown.query("SELECT name, sm_count FROM devices") == [(None, 132)]
-
-
-def test_a_gpu_is_known_by_its_agent(load):
-    """As ROCm's profiler describes it; processors are agents too."""
-    cpu = {"type": 1, "name": "AMD EPYC 9654", "product_name": "AMD EPYC 9654", "logical_node_type_id": 0}
-    trace = TraceBuilder(agents=[cpu, AGENT, AGENT | {"logical_node_type_id": 1}, "x"])
-    session = load(trace.kernel("k", 1, 2, device=1))
-    assert session.query(
-        "SELECT device, name, compute_major, compute_minor, sm_count, warp_size, "
-        "max_threads_per_sm, shared_memory_per_block_bytes FROM devices"
-    ) == [(one, "AMD Instinct MI300X", 9, 4, 304, 64, 2048, 65_536) for one in (0, 1)]
-
-
-def test_an_agent_names_what_properties_do_not(load):
-    session = load(
-        TraceBuilder(
-            deviceProperties=[MI300X | {"name": "", "numSms": 80}],
-            agents=[AGENT | {"product_name": "AMD Instinct MI308X", "cu_count": 80}],
-        ).kernel("k", 1, 2)
-    )
-    assert session.query("SELECT name, sm_count, memory_bytes FROM devices") == [
-        ("AMD Instinct MI308X", 80, 206_141_652_992)
-    ]
-
-
-@pytest.mark.parametrize("agents", ["x", [5, None, {"type": 2}, AGENT | {"cu_count": "many"}]])
-def test_agents_that_describe_nothing_are_passed_over(load, agents):
-    session = load(TraceBuilder(agents=agents).kernel("k", 1, 2))
-    assert session.scalar("SELECT count(*) FROM devices WHERE sm_count IS NOT NULL") == 0
 
 
 def test_traces(load):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.cache import cache_folder
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,3 @@ def test_a_user_without_a_home_has_a_temporary_folder(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     assert cache_folder().name == "opscope"
-
-
-def test_a_failed_write_leaves_nothing_behind_and_a_file_is_replaced_as_a_whole(tmp_path):
-    (tmp_path / "file").mkdir()
-    with pytest.raises(OSError, match="file"):
-        write_atomically(tmp_path / "file", b"content")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    file = tmp_path / "folder" / "file"
-    write_atomically(file, b"first")
-    write_atomically(file, b"second")
-    assert file.read_bytes() == b"second"
-    assert list(file.parent.iterdir()) == [file]

@@ -7,17 +7,17 @@ from opscope.provenance import installation
 from opscope.provenance.installation import installed_torch, package_folders, parse_version
 
 
-@cases("text", "version", "commit")
-def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, version, commit):
+@cases("text", "version")
+def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, version):
     monkeypatch.setattr(installation, "package_folders", lambda name: (tmp_path,))
-    assert installed_torch() == (None, None)
+    assert installed_torch() is None
     (tmp_path / "version.py").write_text(text)
-    assert installed_torch() == (version, commit)
+    assert installed_torch() == version
 
 
 def test_without_torch_no_build_is_known(monkeypatch):
     monkeypatch.setattr(installation, "package_folders", lambda name: ())
-    assert installed_torch() == (None, None)
+    assert installed_torch() is None
 
 
 def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monkeypatch):

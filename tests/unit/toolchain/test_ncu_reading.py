@@ -146,16 +146,6 @@ def test_bytes_of_device_memory_from_their_parts_or_their_rate():
     assert values(rate)[Quantity.DRAM_BYTES] == 2_000_000
 
 
-@needs_reader
-def test_the_rate_of_a_real_report_gives_its_bytes(report, content, tmp_path):
-    file = tmp_path / "ops.ncu-rep"
-    file.write_bytes(content)
-    context = reading.check_reader().load_report(str(file))
-    for action, one in zip(context[0], report.kernels, strict=True):
-        metrics = reading._Metrics(action)
-        assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes
-
-
 def test_what_is_taken_for_a_report(tmp_path):
     other = tmp_path / "renamed"
     other.write_bytes(MAGIC + b"...")

@@ -1,6 +1,5 @@
 """The packaged table of the installed release against its torchgen and its dispatcher."""
 
-import json
 import re
 from pathlib import Path
 
@@ -68,40 +67,3 @@ def served_key(torch, name, backend):
 @cases("formula", "operators")
 def test_calls_in_formulas(formula, operators):
     assert called_operators(formula, {"mul", "size"}) == operators
-
-
-def test_overloads_of_a_recording(torch, built, tmp_path):
-    from torch.profiler import ProfilerActivity, profile
-
-    config = pytest.importorskip("torch._C._profiler")._ExperimentalConfig
-    try:
-        named = config(capture_overload_names=True)
-    except TypeError:
-        pytest.skip("this PyTorch does not record overload names")
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    with profile(
-        activities=[ProfilerActivity.CPU], record_shapes=True, experimental_config=named
-    ) as profiler:
-        loss = torch.softmax(model(torch.randn(4, 8)), -1).max(1)[0].sum() * 2
-        loss.backward()
-        optimizer.step()
-    trace = tmp_path / "trace.json"
-    profiler.export_chrome_trace(str(trace))
-    events = [one for one in json.loads(trace.read_text())["traceEvents"] if one.get("cat") == "cpu_op"]
-    calls = [
-        (one["name"], one["args"].get("Input type")) for one in events if one["name"].startswith("aten::")
-    ]
-    bare = [(name.partition(".")[0], types) for name, types in calls]
-    assert not native_functions.holds_stacks(built, bare)
-    found = [native_functions.resolve(built, name, None, types) for name, types in bare]
-    answered = [
-        (name, f"{one.entry.name}.{one.entry.overload}".rstrip("."))
-        for (name, _), one in zip(calls, found, strict=True)
-        if one.entry
-    ]
-    assert len(answered) > 0.9 * len(calls) > 50
-    assert [name for name, _ in answered] == [name for _, name in answered]
-    nodes = {one["name"] for one in events if re.search(r"evaluate_function|Backward\d", one["name"])}
-    assert len(nodes) > 10
-    assert [node for node in nodes if built.derivative(node) is None] == []

@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.native_functions import OperatorTable, Place
 from opscope.provenance.sources import INDEX_FORMAT
 from opscope.provenance.torch_releases import UNITS_FORMAT, Library
 from torch_tables.libraries import unit_at
@@ -75,38 +74,6 @@ def test_a_release_with_sources_needs_no_headers(script, torch, tmp_path):
         arguments = [version, "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
         script.main(arguments)
         assert not (tmp_path / "data" / version / "headers.msgpack.zst").exists()
-
-
-def test_functions_are_held_against_the_symbols_with_the_paths_of_the_release(
-    script, torch, tmp_path, monkeypatch
-):
-    read, built = [], []
-
-    def defining_files(path, unit_paths):
-        read.append((path.name, "aten/src/ATen/native/cuda/SoftMax.cu" in unit_paths))
-        return {"f": (f"{path.stem}.cu",), "g": ("g.cu",)}
-
-    def build(packaged, places, **facts):
-        built.append((packaged, facts["version"], facts["git_version"], places.function("g", "CUDA", [], "")))
-        return OperatorTable(2, "2.11.0", None, ())
-
-    (torch / "lib" / "libtorch_cuda_linalg.so").touch()
-    (tmp_path / "torchgen" / "packaged").mkdir(parents=True)
-    monkeypatch.setattr(script.libraries, "defining_files", defining_files)
-    monkeypatch.setattr(script, "build_operator_table", build)
-    arguments = ["2.11.0", "--torch", str(torch), "--table", "operators", "--output", str(tmp_path)]
-    script.main(arguments)
-    assert read == [("libtorch_cuda.so", True), ("libtorch_cuda_linalg.so", True)]
-    placed = (Place("g.cu", "release"), {}, ())
-    assert built == [(tmp_path / "torchgen" / "packaged", "2.11.0", "a" * 40, placed)]
-    assert (tmp_path / "2.11.0" / "operators.msgpack.zst").is_file()
-
-
-def test_the_wheel_of_exactly_the_release_is_installed(script, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(script.subprocess, "run", lambda command, *, check: asked.append(command[-3:]))
-    assert script.unpacked("2.9.0", tmp_path) == tmp_path / "torch"
-    assert asked == [["--target", str(tmp_path), "torch===2.9.0"]]
 
 
 def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path, monkeypatch):

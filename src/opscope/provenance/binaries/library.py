@@ -3,18 +3,16 @@
 What is kept is like the kernel table of a release (`torch_releases`): each kernel goes by the hashes
 of its mangled and its demangled name.
 
-Libraries at hand are those mapped into this process (known on Linux only), and those of the torch installed
-here. They are looked through in rounds: those that tell the unit of a kernel first, the vendors' (cuBLAS and
-others) only for names no other has. Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC)
-are in no library's file.
+Libraries at hand are those mapped into a process (known on Linux only). They are looked through in rounds:
+those that tell the unit of a kernel first, the vendors' (cuBLAS and others) only for names no other has.
+Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC) are in no library's file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,7 +24,6 @@ from opscope.provenance.binaries.device_code import embedded_kernels, holds_devi
 from opscope.provenance.binaries.elf import ElfFile, open_elf
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
-from opscope.provenance.installation import package_folders
 from opscope.provenance.packaged import TableFormat, lazy_pattern
 from opscope.provenance.torch_releases import HashMap, PackedMap, numbered_sets, packed_map, text_hash
 
@@ -132,12 +129,6 @@ def vendor_of_file(path: Path | str) -> str | None:
     return _VENDORS.get(match["stem"].lower()) if match else None
 
 
-def vendor_libraries(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The vendor libraries among these files and, directly in them, folders; sorted."""
-    files = (file for path in paths for file in (path.iterdir() if path.is_dir() else (path,)))
-    return tuple(sorted(file for file in files if vendor_of_file(file) is not None))
-
-
 def mapped_libraries(maps: Path) -> tuple[Path, ...]:
     """Files with device code that are mapped into this process, in the order of their addresses."""
     try:
@@ -183,30 +174,3 @@ def _read_all(paths: Iterable[Path], folder: Path | None = None) -> tuple[Librar
         with suppress(InputError):
             libraries.append(cached_library(path, folder))
     return tuple(libraries)
-
-
-_TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip.so")
-
-
-class LocalLibraries:
-    """Kernels of some libraries, of a later round only if an earlier one has none of the name."""
-
-    def __init__(self, *rounds: Sequence[Path]) -> None:
-        self._rounds = [cache(partial(_read_all, paths)) for paths in rounds]
-
-    def holding(self, name: str) -> LibraryKernels | None:
-        """The only library that holds a kernel of this name; None if none or several do."""
-        for read in self._rounds:
-            found = [library for library in read() if name in library]
-            if found:
-                return found[0] if len(found) == 1 else None
-        return None
-
-
-def installed_libraries() -> LocalLibraries:
-    """Those of the torch that this Python would import, found without importing it."""
-    folders = package_folders("torch")
-    torch = [folder / "lib" / name for folder in folders for name in _TORCH_LIBRARIES]
-    # The wheels of NVIDIA lie beside torch's: nvidia/cublas/lib, or nvidia/cu13/lib.
-    vendors = [lib for folder in folders for lib in sorted(folder.parent.glob("nvidia/*/lib"))]
-    return LocalLibraries([path for path in torch if path.is_file()], vendor_libraries(vendors))

@@ -1,14 +1,13 @@
-"""All evidence at hand for one Session: recorded facts, local libraries, packaged tables.
+"""All evidence at hand for one Session: recorded facts and packaged tables.
 
-Gathered once; the resolvers ask it and never look elsewhere. Local evidence counts as exact only for the
-build that made the trace (same `git_version`). No file is ever executed.
+Gathered once; the resolvers ask it and never look elsewhere. No file is ever executed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,7 +23,6 @@ from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
-from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.native_functions import OperatorTable, Place, table_for
 from opscope.provenance.sources import (
@@ -38,9 +36,6 @@ from opscope.provenance.sources import (
     source_index,
 )
 from opscope.provenance.torch_releases import Recognition, git_version, kernel_units, recognize, release
-
-if TYPE_CHECKING:
-    from opscope.provenance.binaries.library import LocalLibraries
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
@@ -112,21 +107,15 @@ class Evidence(msgspec.Struct, frozen=True):
     # By operator name with overload, what the recording process's dispatcher said of custom and overridden
     # ones
     registrations: Mapping[str, OperatorRegistration] = msgspec.field(default_factory=dict)
-    # Those installed here, if the torch that recorded is the installed one
-    libraries: LocalLibraries | None = None
     triton_kernels: frozenset[str] = frozenset()  # names of kernels that Triton compiled, as recorded
     backend: str = "CUDA"  # `CUDA`, or `CPU` where no device was used
 
     def units(self, kernel_name: str) -> tuple[tuple[str, ...], Grade | None, str | None]:
         """Units of a kernel, their grade, and the library that registered it.
 
-        What the recording noted comes first, then the build's own libraries, then the release's table.
+        What the recording noted comes first, then the release's table.
         """
         recorded = self.recorded.get(kernel_name)
-        library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
-        if library is not None:
-            name = Path(library.path).name
-            recorded = RecordedKernel(kernel_name, name, units=library.units_of(kernel_name))
         tabled, grade = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return tabled, grade if tabled else None, None
@@ -215,21 +204,14 @@ FROM (
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
-    version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
+    version = recorded[0][0] if len(recorded) == 1 else None  # where all traces agree
     complete_sources(session)
     cuda_major, is_names_only = session.query(
         "SELECT max(cuda_runtime_version) // 1000, bool_and(format = 'names') FROM traces"
     )[0]
     recognition = recognize(kernel_names, torch_version=version, cuda_major=cuda_major)
-    if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
-        commit = git_version(recognition.version)
     operators = table_for(version or recognition.version, recognized=recognition.version)
     operators = operators.graded(weakest((operators.grade, recognition.grade)) or operators.grade)
-    libraries = None
-    if commit is not None and commit == installed_torch()[1]:
-        from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build
-
-        libraries = installed_libraries()
     units = {
         name: RecordedKernel(name, library, units=msgspec.convert(found, tuple[RecordedUnit, ...]))
         for name, library, found in (session.query(_ORIGINS_SQL) if session.holds("kernel_origins") else ())
@@ -242,7 +224,6 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         recorded={**_symbol_units(session, recognition), **units},
         user_sources=source_locations(session),
         registrations=_registrations(session),
-        libraries=libraries,
         triton_kernels=frozenset(name for (name,) in session.query(_TRITON_SQL)),
         backend="CUDA" if has_device else "CPU",
     )

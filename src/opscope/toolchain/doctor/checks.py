@@ -365,7 +365,7 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
 def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine) or _is_amd(machine):
         return not_applicable("there is no GPU of NVIDIA that CUDA shows")
-    counters, driver = machine.counters, machine.driver
+    counters = machine.counters
     if counters.is_readable:
         return ok("ncu read a counter")
     if machine.ncu.path is None:
@@ -373,19 +373,11 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
             "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
             "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
         )
-    # What the driver's setting says, which is not what a test says.
-    if driver.admin_only_counters is None:
-        setting = "the driver's setting is not shown"
-    elif not driver.admin_only_counters:
-        setting = "the driver's setting allows it to everyone"
-    else:
-        who = {True: "is one", False: "is none", None: "may be one"}[driver.is_admin]
-        setting = f"the driver's setting allows it to administrators, and this process {who}"
-    if counters.is_readable is None:
-        return unknown(f"not tried: {counters.failure}; {setting}")
     failure = counters.failure or ""
+    if counters.is_readable is None:
+        return unknown(f"not tried: {failure}")
     if "ERR_NVGPUCTRPERM" in failure:
-        return problem(f"the driver does not let this user read counters ({setting})", _ALLOW_COUNTERS)
+        return problem("the driver does not let this user read counters", _ALLOW_COUNTERS)
     if "driver resource was unavailable" in failure:
         return problem("another tool holds the hardware counters", "dcgmi profread --pause")
     return problem(f"ncu reads no counter: {failure}", "use an ncu as new as the driver, or newer")

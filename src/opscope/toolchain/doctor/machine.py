@@ -40,7 +40,6 @@ _CONTAINER_VARIABLES = {
     "SINGULARITY_CONTAINER": "singularity",
 }
 _CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "lxc", "libpod")
-_CAP_SYS_ADMIN = 21  # Source: linux/capability.h.
 
 _VERSION_TIMEOUT_S = 15.0
 _STATE_TIMEOUT_S = 30.0
@@ -74,20 +73,16 @@ class MachineFacts(msgspec.Struct, frozen=True):
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """NVIDIA's driver: its kernel module, its library, and a kernel launched through it alone."""
+    """NVIDIA's driver: its kernel module and its library."""
 
     version: str | None = None
     cuda_version: str | None = None  # the newest it serves
     device_files: tuple[str, ...] = ()
-    admin_only_counters: bool | None = None  # its setting RmProfilingAdminOnly
-    is_admin: bool | None = None
     smi: ProgramFacts = ProgramFacts("nvidia-smi")
     library: str | None = None
     library_failure: str | None = None
     init_error: str | None = None
     devices: tuple[CudaDevice, ...] | None = None  # those it shows to this process
-    launched: bool | None = None
-    launch_error: str | None = None
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
@@ -210,11 +205,7 @@ class ExaminedMachine:
 
     @cached_property
     def machine(self) -> MachineFacts:
-        named = {
-            name.strip().lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in self.text("/proc/meminfo").splitlines())
-        }
-        memory = named.get("memtotal", "").split()
+        memory = re.search(r"^MemTotal:\s*(\d+) kB", self.text("/proc/meminfo"), re.M)
         buses = self.names("/sys/bus/pci/devices")
         gpus = [
             bus
@@ -227,7 +218,7 @@ class ExaminedMachine:
             f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
             cpu_name(self.text("/proc/cpuinfo")),
             len(affinity(0)) if affinity is not None else os.cpu_count(),
-            int(memory[0]) * 1024 if memory and memory[0].isdigit() else None,
+            int(memory[1]) * 1024 if memory else None,
             self._container(),
             None if buses is None else len(gpus),
             {name: self.environment[name] for name in _VARIABLES if name in self.environment},
@@ -263,25 +254,16 @@ class ExaminedMachine:
     def driver(self) -> Driver:
         """The driver by its files, and as its library answers."""
         inventory = self._inventory
-        setting = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", self.text("/proc/driver/nvidia/params"), re.M)
-        capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", self.text("/proc/self/status"), re.M)
         said, stopped, _ = self.ask_child("driver", DRIVER_TIMEOUT_S)
         if stopped is not None:
-            unanswered = (
-                "launch_error" if said.get("devices") else "init_error" if said.get("library")
-                else "library_failure"
-            )  # fmt: skip
+            unanswered = "init_error" if said.get("library") else "library_failure"
             said[unanswered] = f"the program that asks the driver {stopped}"
-        if said.get("devices"):
-            said.setdefault("launched", False)
         known = {
             "version": inventory.driver_version or self.text("/sys/module/nvidia/version").strip() or None,
             # Through dxg Linux inside Windows reaches the driver.
             "device_files": [
                 one for one in self.names("/dev") or () if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", one)
             ],
-            "admin_only_counters": setting and setting.group(1) != "0",
-            "is_admin": capabilities and bool(int(capabilities.group(1), 16) >> _CAP_SYS_ADMIN & 1),
         }
         return msgspec.convert({**known, **said, "smi": msgspec.to_builtins(inventory.smi)}, Driver)
 
@@ -326,16 +308,15 @@ class ExaminedMachine:
 
     @cached_property
     def counters(self) -> Counters:
-        """One counter of doctor's own kernel, read with ncu; clocks stay as they are."""
-        self.torch  # noqa: B018 - it must have left the GPUs
-        ncu = self.ncu.path
+        """One counter of a kernel of torch, read with ncu; clocks stay as they are."""
+        torch, ncu = self.torch, self.ncu.path  # torch must have left the GPUs
         if ncu is None:
             return Counters(failure="ncu is not installed")
-        if not self.driver.launched:
+        if torch is None or not torch.has_calculated or torch.calculation_error:
             return Counters(failure="no kernel runs on the GPU")
         end = self.run(
             ncu, "--metrics", _METRIC, "--clock-control", "none", "--launch-count", "1", "--page", "raw",
-            "--csv", *self._child("driver"), timeout_s=_COUNTERS_TIMEOUT_S,
+            "--csv", *self._child("kernel"), timeout_s=_COUNTERS_TIMEOUT_S,
         )  # fmt: skip
         return read_counters(end)
 

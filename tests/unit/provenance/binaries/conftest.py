@@ -2,9 +2,10 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import lz4.block
 import pytest
@@ -210,29 +211,15 @@ def internal(path, name="4hidden"):
     return f"_ZN{len(scope)}{scope}{name}E"
 
 
-@dataclass(frozen=True)
-class Writers:
-    """Everything above, for tests."""
-
-    Part = Part
-    Names = Names
-    Code = Code
-    Unit = Unit
-    PTX, CUBIN, LZ4, ZSTANDARD, SYMTAB, STRTAB, NOBITS = PTX, CUBIN, LZ4, ZSTANDARD, SYMTAB, STRTAB, NOBITS
-    elf: Callable[..., bytes] = elf_bytes
-    cubin: Callable[..., bytes] = cubin_bytes
-    ptx: Callable[..., bytes] = ptx_bytes
-    container: Callable[..., bytes] = container_bytes
-    library: Callable[..., bytes] = library_bytes
-    symbol: Callable[..., bytes] = symbol
-    module_id: Callable[[str], str] = module_id
-    internal: Callable[..., str] = internal
-
-
 @pytest.fixture(scope="session")
 def write():
     """Writers of binary formats."""
-    return Writers()
+    return SimpleNamespace(
+        Part=Part, Names=Names, Code=Code, Unit=Unit, PTX=PTX, CUBIN=CUBIN, LZ4=LZ4, ZSTANDARD=ZSTANDARD,
+        SYMTAB=SYMTAB, STRTAB=STRTAB, NOBITS=NOBITS, elf=elf_bytes, cubin=cubin_bytes,
+        container=container_bytes, library=library_bytes, symbol=symbol, module_id=module_id,
+        internal=internal,
+    )  # fmt: skip
 
 
 @pytest.fixture

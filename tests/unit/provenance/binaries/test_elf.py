@@ -33,18 +33,6 @@ def test_a_damaged_note_is_no_build_id(write, note):
     assert opened(write.elf([write.Part(".note.gnu.build-id", note)])).build_id is None
 
 
-def test_strings(write):
-    file = opened(write.elf([write.Part(".strtab", b"\0first\0second\0open")]))
-    table = file.sections[".strtab"]
-    assert file.string_at(table, 1) == b"first"
-    assert file.string_in(file.content(table), 7) == b"second"
-    for offset in (18, 1000):
-        with pytest.raises(InputError, match=f"refers to string {offset}"):
-            file.string_in(file.content(table), offset)
-    with pytest.raises(InputError, match="refers to string 18"):
-        file.string_at(table, 18)
-
-
 @pytest.mark.parametrize(
     ("content", "message", "offset"),
     [
@@ -77,13 +65,3 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"), open_elf(tmp_path / "pipe"):
         pass
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_an_error(save, write):
-    library = write.library([write.Unit("SoftMax", ["_Z1av"])])
-    path = save(library)
-    with open_elf(path) as file:
-        section = file.sections[".text"]
-        path.write_bytes(library[:100])
-        with pytest.raises(InputError, match="became shorter"):
-            file.content(section)

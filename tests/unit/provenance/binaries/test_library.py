@@ -1,5 +1,4 @@
 import os
-import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -131,20 +130,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(save, content, tmp_path):
     path = save(content)
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         assert facts(cached_library(path, folder)) == facts(read_library(path))
-
-
-def test_several_writers_leave_one_whole_file(save, content, folder):
-    path = save(content)
-    expected, seen = facts(read_library(path)), []
-    threads = [
-        threading.Thread(target=lambda: seen.append(facts(cached_library(path, folder)))) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [expected] * 8
-    assert len(list(folder.iterdir())) == 1
 
 
 def read(path, content):

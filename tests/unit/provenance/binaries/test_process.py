@@ -8,7 +8,6 @@ from opscope.provenance.binaries import library as process
 from opscope.provenance.binaries.library import (
     mapped_libraries,
     units_of_process,
-    vendor_libraries,
     vendor_of_file,
 )
 
@@ -18,19 +17,6 @@ MAPS = Path("/proc/self/maps")
 @cases("file", "vendor")
 def test_vendors_by_file_name(file, vendor):
     assert vendor_of_file(file) == vendor
-
-
-def test_vendor_libraries_among_files_and_folders(tmp_path):
-    for file in ("libcublas.so.13", "libtorch.so", "libnccl.so.2"):
-        (tmp_path / file).touch()
-    extra = tmp_path / "extra"
-    extra.mkdir()
-    (extra / "libcudnn.so.9").touch()
-    assert vendor_libraries([tmp_path, extra / "libcudnn.so.9"]) == (
-        extra / "libcudnn.so.9",
-        tmp_path / "libcublas.so.13",
-        tmp_path / "libnccl.so.2",
-    )
 
 
 @pytest.fixture

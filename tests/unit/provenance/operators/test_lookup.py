@@ -1,6 +1,4 @@
-import msgspec
 import pytest
-import zstandard
 
 from case_tables import cases
 from opscope.errors import InputError
@@ -47,23 +45,6 @@ def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):
     packaged_versions.cache_clear()
     with pytest.raises(InputError, match="no operator table is packaged"):
         table_for("2.12.99")
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "cannot be read"),
-        (b"damaged", "not an operator table"),
-        (zstandard.compress(msgspec.msgpack.encode([99, "2.13.0", None, [], []])), "format 99"),
-        (b"\x28\xb5\x2f\xfd" + b"\xe0" + (1 << 40).to_bytes(8, "little"), "too large"),
-    ],
-)
-def test_a_table_that_cannot_be_read_is_named(tmp_path, content, said):
-    path = tmp_path / lookup.TABLE_FORMAT.file
-    path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(InputError, match=said) as caught:
-        lookup.TABLE_FORMAT.read(path)
-    assert caught.value.source == str(path)
 
 
 def test_what_is_stored_is_what_was_stored_with_a_ufuncs_header(table):

@@ -3,7 +3,6 @@
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance import torch_releases
 from opscope.provenance.torch_releases import git_version, release, release_versions
 
 
@@ -28,12 +27,3 @@ def test_a_version_without_a_table_is_an_error_that_lists_what_there_is(packaged
     with pytest.raises(InputError, match=rf"no kernel table of PyTorch {label}; there are: 2\.11\.0"):
         release(label)
     assert git_version(label) is None
-
-
-def test_a_damaged_file_is_named(packaged):
-    file = packaged("2.11.0", {})
-    file.write_bytes(file.read_bytes()[:-3])
-    torch_releases.UNITS_FORMAT.of_release.cache_clear()
-    with pytest.raises(InputError, match="damaged") as raised:
-        release("2.11.0")
-    assert raised.value.source == str(file)

@@ -47,7 +47,9 @@ def test_a_damaged_file_is_named(make_table, damage):
     assert "Delete the file" in str(raised.value)
 
 
-def test_other_formats_and_files_larger_than_any_table_are_refused(make_table, monkeypatch):
+def test_other_formats_and_files_larger_than_any_table_are_refused(make_table, monkeypatch, tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        UNITS_FORMAT.read(tmp_path / "none")
     content = zstandard.compress(msgspec.msgpack.encode({"format_version": 2, "units": "unheard of"}))
     with pytest.raises(InputError, match="format 2; this opscope reads format 1"):
         UNITS_FORMAT.decode(content, "here")

@@ -10,7 +10,6 @@ from opscope.model.location import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.native_functions import packaged_table
-from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate
 from opscope.provenance.torch_releases import Recognition
@@ -27,7 +26,6 @@ def recorded_units(library, names, paths, kernel="k"):
 def cache(tmp_path, monkeypatch):
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gather, "installed_torch", lambda: (None, None))
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope"
     packaged_table.cache_clear()

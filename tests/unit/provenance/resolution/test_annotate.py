@@ -118,32 +118,6 @@ class TestOnce:
         assert all(provenance(session).values())
 
 
-class TestReadOnly:
-    @pytest.fixture
-    def bare(self, load, record, tmp_path):
-        """A saved Session that was never annotated."""
-        return load(record(softmax_trace())).save(tmp_path / "s.opscope")
-
-    def test_its_tables_hide_the_empty_ones_and_the_file_stays(self, load, annotated, record, bare):
-        before = bare.read_bytes()
-        opened = load(bare)
-        annotate(opened)
-        assert provenance(opened) == provenance(annotated(record(softmax_trace())))
-        opened.close()
-        assert bare.read_bytes() == before
-
-    def test_it_is_filled_once_per_connection(self, load, bare, monkeypatch):
-        opened = load(bare)
-        annotate(opened)
-        with monkeypatch.context() as patch:
-            patch.setattr(MODULE, "gather_evidence", refuse)
-            annotate(opened)
-        another = load(bare)
-        assert not any(provenance(another).values())
-        annotate(another)
-        assert provenance(another) == provenance(opened)
-
-
 class TestTraces:
     def test_ranks_share_names_and_add_up(self, annotated, record):
         session = annotated([record(softmax_trace(), f"r{rank}.json") for rank in range(3)])

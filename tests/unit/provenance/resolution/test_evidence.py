@@ -1,13 +1,11 @@
 """What counts more: recordings, local libraries, release tables, source indexes."""
 
-from dataclasses import dataclass
-
 import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
 from opscope.model.location import Grade, SourceLocation
-from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RegistrationKind
 from opscope.provenance.native_functions import Place, packaged_table
 
 from .conftest import recorded_units
@@ -37,31 +35,6 @@ def test_units_of_a_kernel(evidence_of, name, recorded, fields, found, grade, bi
         paths = (recorded.get("path"),) * len(names)
         fields["recorded"] = {name: recorded_units(recorded.get("library"), names, paths)}
     assert evidence_of(**fields).units(name) == (tuple(found), grade, binary)
-
-
-def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of):
-    local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
-    assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
-    recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
-    assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
-    assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
-
-
-@dataclass
-class FakeLibrary:
-    path: str
-    units: tuple[RecordedUnit, ...]
-
-    def units_of(self, _):
-        return self.units
-
-
-@dataclass
-class FakeLibraries:
-    library: FakeLibrary | None
-
-    def holding(self, _):
-        return self.library
 
 
 LINK = "https://github.com/pytorch/pytorch/blob"

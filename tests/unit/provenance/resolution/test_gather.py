@@ -6,7 +6,6 @@ from case_tables import cases
 from fakes import TraceBuilder
 from opscope.model.location import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import gather_evidence
 from opscope.provenance.torch_releases import release_versions
 
@@ -55,25 +54,6 @@ class TestLines:
         assert (tabled.line, tabled.end_line, tabled.url) == (place.line, place.end_line, place.url)
         assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
         assert place.url.endswith("#L1420-L1447")
-
-
-class TestInstalledTorch:
-    @pytest.fixture(autouse=True)
-    def installed(self, monkeypatch):
-        """A torch of release 2.6.0."""
-        monkeypatch.setattr(gather, "installed_torch", lambda: ("2.6.0", COMMIT_OF_2_6))
-
-    @pytest.mark.parametrize(
-        ("build", "are_asked"),
-        [
-            ({"commit": COMMIT_OF_2_6}, True),
-            ({"commit": None}, True),
-            ({"torch": "2.6.0a0+git1", "commit": "b" * 40}, False),
-            ({"torch": "2.11.0", "commit": None}, False),
-        ],
-    )
-    def test_the_libraries_are_asked_of_the_build_that_recorded(self, load, record, build, are_asked):
-        assert (gathered(load(record(trace(), **build))).libraries is not None) is are_asked
 
 
 UNITS = {

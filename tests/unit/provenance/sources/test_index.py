@@ -3,7 +3,7 @@
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources import named_arguments
+from opscope.provenance.sources import named_arguments, source_index
 
 NATIVE = "aten/src/ATen/native"
 
@@ -107,3 +107,8 @@ class TestNamedArguments:
     @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])
     def test_none_if_they_do_not_fit(self, arguments):
         assert named_arguments(("T", "N"), arguments) is None
+
+
+@pytest.mark.parametrize("version", [None, "", "main", "../2.6.0", "2.6"])
+def test_what_is_no_version_has_no_index(version):
+    assert source_index(version) is None

@@ -50,9 +50,8 @@ def gpu_machine(cpu_machine):
         "packages": {"torch": "2.11.0+cu130", "triton": "3.6.0", "vllm": "0.20.0"},
         "nvcc": ProgramFacts("nvcc", "/usr/local/cuda/bin/nvcc", "13.0.88"),
         "driver": Driver(
-            "580.95.05", "13.0", ("nvidia0", "nvidiactl"), admin_only_counters=True, is_admin=True,
+            "580.95.05", "13.0", ("nvidia0", "nvidiactl"), devices=(H200,),
             smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"), library="/usr/lib/libcuda.so.1",
-            devices=(H200,), launched=True,
         ),
         "devices": (
             Gpu(
