@@ -1,7 +1,7 @@
 """Compile `ingest/scan.c` and `analysis/simulate.c` into the package: hatchling's build hook, and a command.
 
-Without a C compiler the package is built all the same, and reads no Kineto traces. The library uses nothing
-of Python, so that a wheel serves every version of it on one platform.
+Without a C compiler the package is built all the same, and does the same in Python, more slowly. The
+library uses nothing of Python, so that a wheel serves every version of it on one platform.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def build() -> bool:
     words = [*command, *FLAGS, *strip, *SOURCES, "-o", str(partial)]
     run = subprocess.run(words, cwd=_FOLDER, check=False)
     if run.returncode:
-        print("the sources do not compile: Kineto traces cannot be read", file=sys.stderr)
+        print("the sources do not compile; traces will be read in Python, more slowly", file=sys.stderr)
         partial.unlink(missing_ok=True)
         return False
     partial.replace(LIBRARY)

@@ -1,4 +1,4 @@
-"""The scanner: the same as the pass in Python here, whole or in chunks, exact, and safe on any bytes."""
+"""The scanner: compiled and in Python the same, whole or in chunks, exact, and safe on any bytes."""
 
 import gzip
 import json
@@ -16,13 +16,14 @@ import pytest
 
 from case_tables import cases
 from fakes import TraceBuilder
-from opscope.errors import DependencyError
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, scan, scan_natively
-
-from .scan_in_python import scan_in_python
+from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, scan, scan_in_python, scan_natively
 
 exhaustive = pytest.mark.exhaustive(few=False)
+needs_library = pytest.mark.skipif(scanning.native_library() is None, reason="scan.c was not compiled here")
+passes = pytest.mark.parametrize(
+    "one_pass", [pytest.param(scan_natively, marks=needs_library), scan_in_python], ids=["C", "Python"]
+)
 SOUND = b'{"ph": "X", "name": "%d", "args": {"a": [{"b": 1}], "stream": {}}}'
 ODD = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"NaN", b"null", b"-", b"1e5", b"\n", b"\xff", b"\x00",
@@ -87,6 +88,7 @@ def mutated(data, chance):
     return bytes(piece)
 
 
+@needs_library
 class TestTheSame:
     @pytest.mark.parametrize("part", [0, *(pytest.param(one, marks=exhaustive) for one in range(1, 8))])
     def test_of_every_trace_and_of_broken_ones(self, shared, part):
@@ -102,7 +104,8 @@ class TestTheSame:
 
 
 class TestNumbers:
-    def test_every_digit_of_a_time(self):
+    @passes
+    def test_every_digit_of_a_time(self, one_pass):
         chance = random.Random(1)
         texts = [
             "0", "-0.0005", "1e-9", "1.5e3", "9223372036854775.807", "9223372036854775.808", "-5.25", "1E2",
@@ -112,21 +115,21 @@ class TestNumbers:
             digits = chance.randrange(6)
             fraction = "." + str(chance.randrange(10**digits)).zfill(digits) if digits else ""
             texts.append(chance.choice(("", "-")) + whole + fraction + chance.choice(("", "", "e3", "e-2")))
-        found, _ = events(
-            scan_natively, ("[" + ",".join(f'{{"ts":{text}}}' for text in texts) + "]").encode()
-        )
+        found, _ = events(one_pass, ("[" + ",".join(f'{{"ts":{text}}}' for text in texts) + "]").encode())
         for text, event in zip(texts, found, strict=True):
             exact = int((Decimal(text) * 1000).to_integral_value(ROUND_HALF_UP))
             assert event.get("start_ns") == (exact if abs(exact) < 1 << 63 else None), text
 
+    @passes
     @cases("text", "value")
-    def test_a_value_of_another_type_is_none(self, text, value):
-        found, chunk = events(scan_natively, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
+    def test_a_value_of_another_type_is_none(self, one_pass, text, value):
+        found, chunk = events(one_pass, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
         assert found[0].get("stream") == value
         assert chunk.irregular_count == (value is None)
 
 
 class TestBrokenEvents:
+    @passes
     @pytest.mark.parametrize(
         "broken",
         [
@@ -141,24 +144,26 @@ class TestBrokenEvents:
         ids=["quotes", "backslashes", "cut", "no-value", "half-character", "deep", "text"],
     )
     @pytest.mark.parametrize("place", [0, 1, 39])
-    def test_one_costs_itself_alone(self, broken, place):
+    def test_one_costs_itself_alone(self, one_pass, broken, place):
         sound = [SOUND % index for index in range(40)]
         text = b"[" + b",\n  ".join([*sound[:place], broken, *sound[place:]]) + b"]"
-        found, chunk = events(scan_natively, text)
+        found, chunk = events(one_pass, text)
         assert [event["name"] for event in found] == [str(index) for index in range(40)]
         assert chunk.flaws == {"broken_events": text.index(broken)}
         assert chunk.is_closed
         assert chunk.irregular_count == 40  # no value twice
 
-    def test_what_no_text_may_hold_is_replaced(self):
+    @passes
+    def test_what_no_text_may_hold_is_replaced(self, one_pass):
         text = b'[{"name": "a\x01b"}, {"name": "\xff\xe9c"}, {"name": "\\u00e9\\n\\ud83d\\ude00"}]'
-        found, chunk = events(scan_natively, text)
+        found, chunk = events(one_pass, text)
         assert [event["name"] for event in found] == ["a b", "??c", "é\n😀"]
         assert chunk.flaws == {"control_characters": text.index(b"\x01"), "invalid_utf8": text.index(b"\xff")}
 
-    def test_an_event_too_large_to_be_one(self):
+    @passes
+    def test_an_event_too_large_to_be_one(self, one_pass):
         huge = b'{"ph": "X", "name": "' + b"x" * (17 << 20) + b'"}'
-        found, chunk = events(scan_natively, b"[" + b",".join([SOUND % 1, huge, SOUND % 2]) + b"]")
+        found, chunk = events(one_pass, b"[" + b",".join([SOUND % 1, huge, SOUND % 2]) + b"]")
         assert [event["name"] for event in found] == ["1", "2"]
         assert chunk.flaws == {"broken_events": 2 + len(SOUND % 1)}
 
@@ -243,7 +248,13 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path):
         assert run.returncode == 0, run.stderr[-3000:]
 
 
-def test_without_the_compiled_scanner_the_remedy_is_said(load, monkeypatch):
+def test_a_machine_without_a_compiler_reads_the_same(load, shared, monkeypatch):
+    file = shared / "traces" / "h200" / "bert_compile_bf16.json.gz"
+    queries = (
+        "FROM operators", "FROM device_activities", "FROM runtime_calls", "FROM frames", "FROM modules",
+    )  # fmt: skip
+    compiled = load(file, threads=2)
     monkeypatch.setattr(scanning, "native_library", lambda: None)
-    with pytest.raises(DependencyError, match="C compiler"):
-        load(TraceBuilder().operator("a", 1, 2))
+    in_python = load(file, threads=2)
+    for query in queries:
+        assert in_python.query(query) == compiled.query(query)
