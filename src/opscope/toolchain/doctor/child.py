@@ -173,7 +173,8 @@ if __name__ == "__main__":
     sys.path = [str(file.parents[3]), *(one for one in sys.path if one != str(file.parent))]
     importlib.import_module("opscope")
     del sys.path[0]
-    {"driver": ask_driver, "torch": try_torch, "kernel": launch_kernel}[sys.argv[1]]()
+    task = sys.argv[1]
+    {"driver": ask_driver, "torch": try_torch, "kernel": launch_kernel}[task]()
     sys.stderr.flush()
-    # All is said, and taking torch and CUDA down takes time and may crash.
-    os._exit(0)
+    if task == "torch":  # All is said, and taking torch and CUDA down takes time and may crash.
+        os._exit(0)
