@@ -527,7 +527,7 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     numbers = [one.step for one in found if one.step is not None]
     names = list(dict.fromkeys(name for one in found for name in one.names))
     steps = f"Step{'' if is_one else 's'} {listed([str(number) for number in numbers])}"
-    once = f"{format_duration(once_ns)} of that in what a program does once (most in {listed(names)})"
+    once = f"{format_duration(once_ns)} of it go into what a program does once, mostly {listed(names)}"
     if usual_ns is None:
         told = f"{steps if numbers else 'What was recorded'} takes {format_duration(duration_ns)}, {once}."
     else:

@@ -39,7 +39,7 @@ _CAUSES = {
     IdleCause.MEMORY_ALLOCATION: "memory was allocated or freed",
     IdleCause.DEPENDENCY: "kernels waited for others, or for their launch",
     IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
-    IdleCause.UNKNOWN: "the trace does not tell why",
+    IdleCause.UNKNOWN: "the trace does not say why",
 }
 
 # What leaves the device's own times as they are.
@@ -84,10 +84,10 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         left_ns, rest = max(0, whole_ns - max(spans_ns, default=whole_ns)), ""
         lead_in_ns = max((one.lead_in_ns for one in summary.timeline.start_ups if one.is_cold), default=0)
         if lead_in_ns > _TENTH * whole_ns:
-            rest = f"; next to nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
+            rest = f"; almost nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
         elif left_ns > _FIFTIETH * whole_ns:
-            rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
-        steps = "" if summary.engine_steps else "; no steps in it"
+            rest = f"; the first {format_duration(left_ns)}, without the GPU, are left out below"
+        steps = "" if summary.engine_steps else "; no steps marked"
         yield "Recording", (doc.Strong(format_duration(whole_ns)), steps, rest)
 
 
@@ -112,7 +112,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     busy = format_fraction(recorded if fraction is None else fraction)
     if summary.is_whole_process:
         time = format_duration(max(spans_ns, default=0))
-        busy = f"{busy} of {time}, from its first work to its last without loading code"
+        busy = f"{busy} of the {time} from its first to its last work, code loading left out"
     elif fraction is None:
         busy += " recorded"
     # What was simulated of a recording without steps says nothing of it if most lies outside.

@@ -382,8 +382,8 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load):
     whole, rest = (assess(load(program(firsts))).advice or () for firsts in ([calls], []))
     (finding,) = [one for one in whole if one.code == "advice.start_up"]
     assert finding.message == (
-        "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of that in what a program does once (most in "
-        "entire_frame_compile (dynamo_timed) and cudaMalloc). Averages and gains exclude it."
+        "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of it go into what a program does once, "
+        "mostly entire_frame_compile (dynamo_timed) and cudaMalloc. Averages and gains exclude it."
     )
     assert finding.estimated_gain_ns_per_step is None
     assert rest
@@ -393,8 +393,8 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load):
 def test_of_a_single_step_the_cost_is_named_alone(load):
     (finding,) = assess(load(program([LOADS], later=0))).advice or ()
     assert finding.message == (
-        "Step 0 takes 480 µs, 380 µs of that in what a program does once (most in cuLibraryLoadData and "
-        "cudaFree)."
+        "Step 0 takes 480 µs, 380 µs of it go into what a program does once, mostly cuLibraryLoadData and "
+        "cudaFree."
     )
     assert finding.evidence["is_left_out"] is False
 
