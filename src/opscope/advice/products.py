@@ -59,7 +59,8 @@ _CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bi
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     every = _products(run, _FULL)
     if not every and _takes(run, DataType.TF32):
-        yield from _by_name(run, rule)
+        change = (rule.change or "").partition("\n")[0]
+        yield from _by_name(run, rule, DataType.TF32, ", without tensor cores: TF32 is off", change)
     # Where some of a kind use it, it is on.
     using = {category_of(one.operator) for one in every if one.roofline.tensor_cores is TensorCoreUse.USED}
     calls = [call for call in every if category_of(call.operator) not in using]
@@ -82,22 +83,22 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-def _by_name(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Where types were not recorded, kernels that are named for float32 without tensor cores."""
+def _by_name(run: ProfiledRun, rule: Rule, data_type: DataType, told: str, change: str) -> Iterator[Advice]:
+    """Where no types were recorded: kernels named for float32, for which another type has tensor cores."""
     capability = "{}.{}".format(*(run.capability or ()))
     named = ((one, decode(one.name)) for one in run.summary.kernels if one.kind == "kernel")
     found = [
         one
         for one, kernel in named
         if operand_type(kernel) is DataType.FP32
-        and tensor_core_use(kernel, None, capability) is TensorCoreUse.ELIGIBLE
+        and tensor_core_use(kernel, data_type, capability) is TensorCoreUse.ELIGIBLE
     ]
     total_ns = sum(one.total_ns for one in found)
     if not run.is_minor(total_ns, rule):
         yield Advice(
-            f"Products of float32 take {run.device_time(total_ns)}, without tensor cores: TF32 is off.",
+            f"Products of float32 take {run.device_time(total_ns)}{told}.",
             run.evidence(total_ns, kernels=[one.name for one in found]),
-            change=(rule.change or "").partition("\n")[0],
+            change=change,
             applicability=OPEN,
         )
 
@@ -106,6 +107,13 @@ def _by_name(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     calls = _products(run, _FULL)
     half = next((one for one in HALF_TYPES if _takes(run, one)), None)
+    is_host_bound = run.step is not None and run.step.is_host_bound
+    # Where there is no TF32 to begin with. Not every GPU of a capability has tensor cores: GTX 16 has none.
+    is_known = half is not None and run.rates.flop_per_s(half) is not None
+    if half is not None and is_known and not (calls or is_host_bound or _takes(run, DataType.TF32)):
+        told = f"; in {_NAMES[half]} tensor cores are several times as fast"
+        yield from _by_name(run, rule, half, told, _under_autocast(run, rule, half))
+        return
     halved: list[CallEfficiency] = []
     # What is made of numbers inside a model stays in float32 when its weights are cast: autocast takes both.
     is_cast_whole = not run.has_backward and not _MAKING.intersection(
@@ -119,7 +127,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if half is None or run.is_minor(total_ns + time_of(halved), rule):
         return
     after_ns = _times_ns(run, calls, half)
-    if after_ns is None and run.step is not None and run.step.is_host_bound:
+    if after_ns is None and is_host_bound:
         return
     effect, best, worst, basis = None, None, None, _basis(run, half, calls, after_ns)
     if after_ns is not None and not is_cast_whole:
@@ -143,11 +151,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
-    under_autocast, cast_whole = (rule.change or "").split("\n\n")
-    if not run.has_backward:
-        under_autocast = under_autocast.replace("loss", "output")
+    cast_whole = (rule.change or "").partition("\n\n")[2].replace("bfloat16", _NAMES[half])
     if not run.has_model:
-        cast_whole = _CAST_TENSORS
+        cast_whole = _CAST_TENSORS.replace("bfloat16", _NAMES[half])
     elif _takes_tokens(run):
         cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
     yield Advice(
@@ -157,13 +163,23 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis,
         best=best,
         worst=worst,
-        change=(cast_whole if is_cast_whole else under_autocast).replace("bfloat16", _NAMES[half]),
+        change=cast_whole if is_cast_whole else _under_autocast(run, rule, half),
         error=_ERROR_OF_CONVOLUTIONS if are_images else None,
         applicability=OPEN if after_ns is None else Applicability(),
         # Kernels of the program's own take the types that they were written for, and functions of tensors
         # may need the digits that a model's weights do without.
         is_sure=run.summary.leading_kernel is None and run.has_model,
     )
+
+
+def _under_autocast(run: ProfiledRun, rule: Rule, half: DataType) -> str:
+    code = (rule.change or "").partition("\n\n")[0].replace("bfloat16", _NAMES[half])
+    if not run.has_backward:
+        return code.replace("loss", "output")
+    scaled = code.replace(
+        "model(batch)", "model(batch)   # and a torch.amp.GradScaler around backward and step"
+    )
+    return scaled if half is DataType.FP16 else code
 
 
 def _takes_tokens(run: ProfiledRun) -> bool:

@@ -47,12 +47,33 @@ def test_tf32_off_is_found_with_its_gain(advise_on):
     assert 5_000_000 - 390_000 < (found.estimated_gain_ns_per_step or 0) < 5_000_000 - 142_000
 
 
-def test_where_types_are_unknown_names_of_kernels_tell_of_tf32(load):
-    builder = TraceBuilder(deviceProperties=[H200])
-    for at in range(0, 2000, 100):
-        builder.operator("aten::mm", at, 50).launch(at + 5).kernel("ampere_sgemm_128x64_tn", at + 60, 90)
-    finding = only(assess(load(builder)).advice, "tf32_off")
-    assert finding.change == 'torch.set_float32_matmul_precision("high")   # matrix products'
+VOLTA = {
+    **H200,
+    "name": "Tesla V100-SXM2-16GB",
+    "computeMajor": 7,
+    "numSms": 80,
+    "totalGlobalMem": 16_935_682_048,
+}
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "code", "change"),
+    [
+        (H200, "ampere_sgemm_128x64_tn", "tf32_off", 'torch.set_float32_matmul_precision("high")   # matrix'),
+        (
+            VOLTA,
+            "volta_sgemm_128x64_tn",
+            "reduced_precision",
+            "dtype=torch.float16):\n    output = model(batch)",
+        ),
+    ],
+)
+def test_where_types_are_unknown_names_of_kernels_tell_of_float32(load, device, kernel, code, change):
+    builder = TraceBuilder(deviceProperties=[device])
+    for at in range(0, 400, 20):
+        builder.operator("aten::mm", at, 15).launch(at + 5).kernel(kernel, 5 * at + 10, 95)
+    finding = only(assess(load(builder)).advice, code)
+    assert change in (finding.change or "")
     assert not finding.is_gain_known
 
 
@@ -67,9 +88,7 @@ def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on):
     assert codes(advise_on(program(), **{**slow(), "calls": calls})) == ["reduced_precision"]
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
-    volta = TraceBuilder(
-        deviceProperties=[{**H200, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "numSms": 80}]
-    )
+    volta = TraceBuilder(deviceProperties=[VOLTA])
     volta.step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
     found = advise_on(volta, **slow())
     assert codes(found) == ["reduced_precision"]
