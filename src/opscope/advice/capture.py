@@ -55,11 +55,10 @@ def in_the_way(run: ProfiledRun, found: Applicability) -> str:
     """Each blocker with how often and where; of steps that differ, the operators that do."""
     if found.blocked_by and run.has_steps and found.blocked_by == differing(run):
         return f"steps differ in {listed([one.operator or 'launches' for one in found.blocked_by], 3)}"
-    return listed(
-        [
-            f"{one.operator or 'launches'} {counted(one.per_step, 'time')} {run.period}"
-            f"{f' at {one.line}' if one.line else ''}"
-            for one in found.blocked_by
-        ],
-        3,
-    )
+
+    def told(one: Blocker) -> str:
+        # Without steps those at the edges, outside of a graph, are calls too.
+        times = f" {counted(one.per_step, 'time')} {run.period}" if run.has_steps else ""
+        return f"{one.operator or 'launches'}{times}{f' at {one.line}' if one.line else ''}"
+
+    return listed([told(one) for one in found.blocked_by], 3)

@@ -34,20 +34,32 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+_UPLOAD, _DOWNLOAD = "Memcpy Unified HtoD", "Memcpy Unified DtoH"
+
+
 @finds
 def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    if not any(kernel.name.startswith("Memcpy Unified HtoD") for kernel in run.summary.kernels):
-        return
-    ((calls, total_ns, size_bytes),) = run.session.query(sql(__package__, "page_faults"))
-    is_paged = calls >= rule.threshold("least_copies") and size_bytes < rule.threshold("most_bytes") * calls
-    if run.is_minor(total_ns, rule) or not is_paged:
-        return
-    yield Advice(
-        f"{counted(calls, 'copy')} of {format_bytes(size_bytes / calls)} bring pages of managed memory to "
-        f"the device as kernels touch them; they take {run.device_time(total_ns)}.",
-        run.evidence(total_ns, calls=calls, copied_bytes=size_bytes),
-        applicability=OPEN,
-    )
+    for is_upload in (True, False):
+        way = _UPLOAD if is_upload else _DOWNLOAD
+        moved = [one for one in run.summary.kernels if one.name.startswith(way)]
+        totals = [(one.calls, one.total_ns, one.size_bytes or 0) for one in moved]
+        if moved and is_upload:  # those that come while a kernel runs
+            totals = run.session.query(sql(__package__, "page_faults"))
+        calls, total_ns, size_bytes = map(sum, zip(*totals, strict=True)) if totals else (0, 0, 0)
+        is_paged = (
+            calls >= rule.threshold("least_copies") and size_bytes < rule.threshold("most_bytes") * calls
+        )
+        if is_paged and not run.is_minor(total_ns, rule):
+            copies = f"{counted(calls, 'copy')} of {format_bytes(size_bytes / calls)}"
+            told = f"{copies} bring pages of managed memory back as the host touches them"
+            if is_upload:
+                told = f"{copies} bring pages of managed memory to the device as kernels touch them"
+            yield Advice(
+                f"{told}; they take {run.device_time(total_ns)}.",
+                run.evidence(total_ns, calls=calls, copied_bytes=size_bytes),
+                applicability=OPEN,
+            )
+            return
 
 
 @finds

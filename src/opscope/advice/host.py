@@ -74,10 +74,11 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if step is None or step.launches < 1 or step.busy_ns <= 0 or is_done:
         return
     idle_fraction = run.idle_fraction(IdleCause.HOST_LAUNCH)
+    loading_ns = run.per_step(run.summary.loader_ns)
     if (
         step.host_range_ns[1] < rule.threshold("host_over_device") * step.device_ns
         or idle_fraction < rule.threshold("least_idle_fraction")
-        or step.host_ns > rule.threshold("most_launch_ns") * step.launches
+        or step.host_ns - loading_ns > rule.threshold("most_launch_ns") * step.launches
     ):
         return
     graph_ns = run.book.number("graph_host_ns")

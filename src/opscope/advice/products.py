@@ -58,7 +58,8 @@ _CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bi
 @finds
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     every = _products(run, _FULL)
-    if not every and _takes(run, DataType.TF32):
+    is_host_bound = run.step is not None and run.step.is_host_bound
+    if not every and _takes(run, DataType.TF32) and not is_host_bound:
         change = (rule.change or "").partition("\n")[0]
         yield from _by_name(run, rule, DataType.TF32, ", without tensor cores: TF32 is off", change)
     # Where some of a kind use it, it is on.
@@ -68,6 +69,8 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if not _takes(run, DataType.TF32) or run.is_minor(total_ns, rule):
         return
     after_ns = _times_ns(run, calls, DataType.TF32)
+    if after_ns is None and is_host_bound:
+        return
     kinds = {category_of(call.operator) for call in calls}
     # Lines that say for which kind they are, for kinds that were not found are left out.
     absent = [words for kind, words in _KINDS.items() if kind not in kinds]

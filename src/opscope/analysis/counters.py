@@ -450,7 +450,11 @@ def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
     if kernel.limit in (CounterLimit.DRAM, CounterLimit.CACHES):
         return
-    if share := cost(conflicts, "short_scoreboard", "mio_throttle"):
+    # Without them it takes what its instructions need.
+    share = min(
+        cost(conflicts, "short_scoreboard", "mio_throttle"), 1 - (counters.ratio(Quantity.SM_FRACTION) or 0)
+    )
+    if share >= _threshold("excess"):
         message = f"{format_percent(conflicts)} of the passes through shared memory are bank conflicts"
         yield _finding("bank_conflicts", message, share)
     if threads is not None and threads < _threshold("active_threads") and block and prod(block) >= WARP_SIZE:
