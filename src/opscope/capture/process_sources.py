@@ -89,7 +89,17 @@ def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterat
             getattr(graph, "inductor_provenance_mapping_str", None),
         )
         parsed, key = parse_graph(code), getattr(graph, "_fx_graph_cache_key", None)
-        yield CompiledGraph(parsed, key, stacks, nodes, _modules_of(parsed, modules))
+        # Modules of a compiled graph's nodes; none where several traced graphs with these nodes disagree.
+        wanted = {node for kernel in parsed.kernels for node in kernel.source_nodes}
+        fitting = [{node: one[node] for node in wanted if node in one} for one in modules]
+        most = max(map(len, fitting), default=0)
+        best = [one for one in fitting if len(one) == most]
+        # A graph that holds few of the nodes is another one's, in which some are called alike. Nodes that are
+        # made after tracing have no module: a few of each graph.
+        is_whole = most > 0 and most >= 0.8 * len(wanted)
+        yield CompiledGraph(
+            parsed, key, stacks, nodes, (best[0] if is_whole and all(one == best[0] for one in best) else {})
+        )
 
 
 # What torch calls the program's own model in the qualified names of a traced graph.
@@ -110,18 +120,6 @@ def modules_of_nodes(traced: Any) -> dict[str, str]:
             if isinstance(path, str):
                 found[str(node.name)] = _ROOT.sub("", path)
     return found
-
-
-def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str]:
-    """Modules of a compiled graph's nodes; none where several traced graphs with these nodes disagree."""
-    wanted = {node for kernel in graph.kernels for node in kernel.source_nodes}
-    fitting = [{node: one[node] for node in wanted if node in one} for one in traced]
-    most = max(map(len, fitting), default=0)
-    best = [one for one in fitting if len(one) == most]
-    # A graph that holds few of the nodes is another one's, in which some are called alike. Nodes that are
-    # made after tracing have no module: a few of each graph.
-    is_whole = most > 0 and most >= 0.8 * len(wanted)
-    return best[0] if is_whole and all(one == best[0] for one in best) else {}
 
 
 def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[RecordedSource]:

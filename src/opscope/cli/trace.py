@@ -227,7 +227,25 @@ def _show(
         with load([str(one.path) for one in written], merge=True) as session:
             tables = report_tables(session, list(REPORTS if json else _SHOWN))
     if json:
-        console.print_json(_document(run, written, program, stats_json(tables)))
+        reports = stats_json(tables)
+        keys = Keys(
+            "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
+            "cuda_driver_version=recording.driver_version events=counts dropped_records findings",
+            dropped_records=lambda one: (
+                one.recording.outcome.dropped_count + one.recording.outcome.lost_count
+            ),
+            findings=lambda one: findings_as_json(one.findings),
+        )
+        console.print_json(
+            {
+                **versions(1),
+                "program": list(program),
+                "exit_code": None if run is None else run.shell_code,
+                "signal": None if run is None or run.exit_code >= 0 else -run.exit_code,
+                "traces": encode(written, {WrittenTrace: keys}),
+                "reports": reports,
+            }
+        )
     elif tables:
         console.print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
@@ -237,22 +255,3 @@ def _show(
             advice = f" {finding.suggestion}" if finding.suggestion else ""
             console.say(f"{kind}: {where}{finding.message}{advice}")
     console.say_wrote([one.path for one in written], on_stderr=True)
-
-
-def _document(
-    run: AttachedExit | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
-) -> dict[str, Any]:
-    keys = Keys(
-        "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
-        "cuda_driver_version=recording.driver_version events=counts dropped_records findings",
-        dropped_records=lambda one: one.recording.outcome.dropped_count + one.recording.outcome.lost_count,
-        findings=lambda one: findings_as_json(one.findings),
-    )
-    return {
-        **versions(1),
-        "program": list(program),
-        "exit_code": None if run is None else run.shell_code,
-        "signal": None if run is None or run.exit_code >= 0 else -run.exit_code,
-        "traces": encode(written, {WrittenTrace: keys}),
-        "reports": reports,
-    }

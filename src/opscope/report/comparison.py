@@ -94,7 +94,28 @@ def comparison_document(
     comparison: model.SessionComparison | model.BenchmarkComparison, *, top: int | None = 20
 ) -> doc.Document:
     if isinstance(comparison, model.SessionComparison):
-        return _of_sessions(comparison, top)
+        changed = [row for row in comparison.operators if row.time.difference_ns]
+        # Whose kernels say more than their own names.
+        told = [
+            row
+            for row in changed
+            if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
+            or len(_changed_variants(row)) > 1
+        ]
+        limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
+        reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
+        return doc.Document(
+            "Comparison of two recordings",
+            (_opening(comparison, changed),),
+            doc.sections(
+                doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
+                doc.Section("Overview", _overview(comparison)),
+                doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
+                doc.Section("Which kernels", (), reasons),
+                _unattributed(comparison),
+                doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
+            ),
+        )
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
@@ -106,31 +127,6 @@ def comparison_document(
             doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
             doc.Section("Only on one side", (doc.BulletList(only),)),
-        ),
-    )
-
-
-def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Document:
-    changed = [row for row in comparison.operators if row.time.difference_ns]
-    # Whose kernels say more than their own names.
-    told = [
-        row
-        for row in changed
-        if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
-        or len(_changed_variants(row)) > 1
-    ]
-    limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
-    reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
-    return doc.Document(
-        "Comparison of two recordings",
-        (_opening(comparison, changed),),
-        doc.sections(
-            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
-            doc.Section("Overview", _overview(comparison)),
-            doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
-            doc.Section("Which kernels", (), reasons),
-            _unattributed(comparison),
-            doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
         ),
     )
 

@@ -269,7 +269,15 @@ class Catalog:
 
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
-            clauses = _split(text, joint)
+            parts, depth = [""], 0
+            for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
+                depth += piece in ("(", "[")
+                depth -= piece in (")", "]")
+                if piece == joint and depth <= 0:
+                    parts.append("")
+                else:
+                    parts[-1] += piece
+            clauses = [part for part in parts if part]
             found = [self.translate(part) for part in clauses] if len(clauses) > 1 else [None]
             if None not in found:
                 said = [str(one) for one in found]
@@ -315,18 +323,6 @@ def _name(text: str) -> str | None:
 def _is_figure(text: str) -> bool:
     """Whether it is a number, with what it counts, or a name with a mark in it."""
     return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
-
-
-def _split(text: str, joint: str) -> list[str]:
-    parts, depth = [""], 0
-    for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
-        depth += piece in ("(", "[")
-        depth -= piece in (")", "]")
-        if piece == joint and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return [part for part in parts if part]
 
 
 # An entry as babel writes it without wrapping.

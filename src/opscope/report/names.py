@@ -85,24 +85,20 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
         short[name] = fitting[0] if fitting else shorten_middle(_forms(name)[-1], width)
     for text, group in grouped((text, name) for name, text in short.items()).items():
         if len(group) > 1:
-            short.update(_told_apart(text, group, width))
+            # The common form with the word of each name in which they part; else with a number.
+            # All begin alike up to there: the extremes in sort order tell.
+            pairs = enumerate(zip(min(group), max(group), strict=False))
+            place = next((at for at, (one, other) in pairs if one != other), len(min(group)))
+            marks = {}
+            for name in group:
+                start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
+                end = _BETWEEN.search(name, place)
+                marks[name] = f"…{name[start : end.start() if end else None]}"
+            if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
+                marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
+            kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
+            short.update({name: f"{kept}{mark}" for name, mark in marks.items()})
     return [short[name] for name in names]
-
-
-def _told_apart(text: str, group: Sequence[str], width: int) -> dict[str, str]:
-    """The common form with the word of each name in which they part; else with a number."""
-    # All begin alike up to there: the extremes in sort order tell.
-    pairs = enumerate(zip(min(group), max(group), strict=False))
-    place = next((at for at, (one, other) in pairs if one != other), len(min(group)))
-    marks = {}
-    for name in group:
-        start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
-        end = _BETWEEN.search(name, place)
-        marks[name] = f"…{name[start : end.start() if end else None]}"
-    if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
-        marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
-    kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
-    return {name: f"{kept}{mark}" for name, mark in marks.items()}
 
 
 def shorten_middle(text: str, width: int) -> str:

@@ -57,9 +57,20 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     if not timeline.partitions or not summary.is_usable:
         return ()
     longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
+    totals_ns = [
+        (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in timeline.partitions))
+        for cause in IdleCause
+    ]
+    idle_ns = sum(ns for _, ns in totals_ns)
     return doc.blocks(
         _partition_table(timeline.partitions),
-        _cause_table(timeline.partitions),
+        doc.table(
+            sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
+            doc.words("Idle because of", lambda item: _spoken(item[0])),
+            doc.number("Time", lambda item: format_duration(item[1])),
+            doc.number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
+            doc.words("Meaning", lambda item: item[0].meaning),
+        ),
         doc.table(
             timeline.waits[:_WAIT_ROWS],
             doc.identifier(
@@ -174,20 +185,6 @@ def _path_table(summary: Summary) -> doc.Table | None:
         doc.words("Of", place),
         doc.number("Per step" if summary.steps else "Time", "ns", format_duration),
         doc.number("Share", "fraction"),
-    )
-
-
-def _cause_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
-    totals_ns = [
-        (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in partitions)) for cause in IdleCause
-    ]
-    idle_ns = sum(ns for _, ns in totals_ns)
-    return doc.table(
-        sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
-        doc.words("Idle because of", lambda item: _spoken(item[0])),
-        doc.number("Time", lambda item: format_duration(item[1])),
-        doc.number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
-        doc.words("Meaning", lambda item: item[0].meaning),
     )
 
 

@@ -65,18 +65,6 @@ _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
 
 
-def _operator_intervals(session: Session, operators: Operators, tree: PathTree) -> Arrays:
-    """Operators, in the columns that frames have too; `operator` is the position, -1 of a frame."""
-    query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
-    name_hash = columns(session, query, order_by="operator_id")["name_hash"]
-    names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
-    at, one = np.arange(len(operators)), operators
-    return {
-        "trace": one.trace, "thread": one.thread, "start_ns": one.start_ns, "end_ns": one.end_ns,
-        "sequence": at + _AFTER_FRAMES, "name_id": tree.named(name_hash, names), "operator": at,
-    }  # fmt: skip
-
-
 def _frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> Arrays:
     """Python frames, or calls of modules alone; modules by their attribute names where these are known."""
     query = sql(__package__, "program:stack_frames")
@@ -166,7 +154,22 @@ class _Stacks:
         self.tree = PathTree()
         self._session, self._basis = session, basis
         self._operators = read_operators(session)
-        found = _operator_intervals(session, self._operators, self.tree)
+        # Operators, in the columns that frames have too; `operator` is the position, -1 of a frame.
+        query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
+        name_hash = columns(session, query, order_by="operator_id")["name_hash"]
+        names = dict(
+            session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators")
+        )
+        at, one = np.arange(len(self._operators)), self._operators
+        found = {
+            "trace": one.trace,
+            "thread": one.thread,
+            "start_ns": one.start_ns,
+            "end_ns": one.end_ns,
+            "sequence": at + _AFTER_FRAMES,
+            "name_id": self.tree.named(name_hash, names),
+            "operator": at,
+        }
         if basis is not StackBasis.OPERATOR:
             frames = _frame_intervals(session, self.tree, only_modules=basis is StackBasis.MODULE)
             found = {name: np.concatenate((column, frames[name])) for name, column in found.items()}

@@ -133,7 +133,12 @@ def _host_time(
 
 def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
-    latency = np.sort(_latencies(device, calls)[1])
+    # Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's.
+    launched = device.is_kernel & (device.call >= 0)
+    # Activities come by start, so the first of each call is the first kernel of a graph replay.
+    call, first = np.unique(device.call[launched], return_index=True)
+    starts = device.start_ns[launched][first]
+    latency = np.sort((starts, starts - calls.start_ns[call])[1])
     count = len(latency)
     if not count:
         return None
@@ -142,15 +147,6 @@ def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency
     return LaunchLatency(
         device.trace_id, device.device, count, median_ns, p95_ns, negative_count=int((latency < 0).sum())
     )
-
-
-def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
-    """Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's."""
-    launched = device.is_kernel & (device.call >= 0)
-    # Activities come by start, so the first of each call is the first kernel of a graph replay.
-    call, first = np.unique(device.call[launched], return_index=True)
-    starts = device.start_ns[launched][first]
-    return starts, starts - calls.start_ns[call]
 
 
 def _queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
