@@ -30,9 +30,6 @@ from opscope.toolchain.ncu_command import (
 )
 from opscope.toolchain.ncu_report import NcuReport
 
-# Element types, numbers and flags are shorter.
-_TELLING = 16
-
 
 def kernel_filter(names: Iterable[str]) -> KernelFilter:
     """The filter of ncu for kernels as recordings name them; those that differ in types alone pass too."""
@@ -45,9 +42,8 @@ def _function(name: str) -> tuple[str, str | None]:
         return name, None
     functor = (decoded.functor or "").rpartition("::")[2]
     # Else an argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`.
-    telling = (
-        one for one in decoded.template_arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)
-    )
+    # Element types, numbers and flags are shorter.
+    telling = (one for one in decoded.template_arguments if len(one) >= 16 and re.fullmatch(r"\w+", one))
     functor = functor or next(telling, "")
     return decoded.function.rpartition("::")[2], functor or None
 
@@ -132,7 +128,6 @@ _NEARLY_ALL = 0.75
 # Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs): shorter
 # kernels cannot keep the device busy alone.
 _SHORT_NS = 4_000
-_RELEVANT = 0.2  # of an operator's device time; less is noise in its report
 
 
 class Topic(TextEnum):
@@ -189,7 +184,8 @@ def _topics(
     short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
     calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
     launches = None
-    if calls and total_ns >= _RELEVANT * operator.self_device_ns:
+    # A smaller share of the operator's device time is noise in its report.
+    if calls and total_ns >= 0.2 * operator.self_device_ns:
         launches = (
             f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the "
             "host"

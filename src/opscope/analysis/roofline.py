@@ -308,9 +308,6 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
 
 
 _DOUBLE = (DataType.FP64, DataType.FP64_TENSOR)
-# A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
-# writing, alone: memory that need not turn between both is a few percent faster.
-_ONE_WAY = 0.9
 
 
 class ComputeLimit(msgspec.Struct, frozen=True):
@@ -345,7 +342,9 @@ def memory_limit(cost: CallCost, limits: DeviceLimits | None) -> Limit | None:
     """The rate of memory that one call's bytes are held against; None if unknown."""
     if limits is None or cost.read_bytes is None or cost.written_bytes is None:
         return None
-    least = _ONE_WAY * (cost.read_bytes + cost.written_bytes)
+    # A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
+    # writing, alone: memory that need not turn between both is a few percent faster.
+    least = 0.9 * (cost.read_bytes + cost.written_bytes)
     one_way = (
         limits.read if cost.read_bytes >= least else limits.write if cost.written_bytes >= least else None
     )
@@ -371,18 +370,12 @@ def _computing_type(
     return data_type
 
 
-# A roof binds what it accounts for at least half of: then nothing else accounts for more of the time.
-_NEAR_ROOF = 0.5
 # Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of a
 # kernel's time is its start and end. Used where the device's own figure was not measured.
 _SHORTEST_KERNEL_NS = 2_000.0
 # On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per clock
 # each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8 TB/s.
 _FEW_MULTIPROCESSORS = 1 / 16
-# Measured limits are medians: a call may beat them by a few percent.
-_MOST_FRACTION = 1.05
-# Of any GPU. Source: NVIDIA B200 datasheet, 126 MB.
-_LARGEST_L2_BYTES = 132_120_576
 # What these move does not pass through the device's memory alone: links to the host and to other devices
 # limit it, of which no rate is known here.
 _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
@@ -407,7 +400,8 @@ def roofline_of(
         work, attainable, shortest_kernel_ns=None if limits is None else limits.smallest_kernel_ns
     )
     is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
-    is_excess, most_ns = False, _MOST_FRACTION * costed_ns
+    # Measured limits are medians: a call may beat them by a few percent.
+    is_excess, most_ns = False, 1.05 * costed_ns
     if attainable is not None:
         is_excess = attainable[1] > most_ns or (attainable[0] > most_ns and not is_resident)
     held = None if is_excess else attainable
@@ -429,7 +423,8 @@ def roofline_of(
 
 def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) -> bool:
     """Whether the level-2 cache may hold all bytes of one call, or enough of them to outrun memory."""
-    l2_bytes = (None if limits is None else limits.l2_bytes) or _LARGEST_L2_BYTES
+    # The largest of any GPU. Source: NVIDIA B200 datasheet, 126 MB.
+    l2_bytes = (None if limits is None else limits.l2_bytes) or 132_120_576
     min_bytes = work.cost.min_bytes or 0
     if min_bytes < l2_bytes:
         return True
@@ -463,7 +458,8 @@ def bound_ns_of(
         used_ns = sum(_sm_share(one) * one.total_ns for one in work.main)
         memory_ns, compute_ns = attainable
         compute_ns /= used_ns / main_ns if main_ns else 1.0
-        is_far = max(compute_ns, memory_ns) < _NEAR_ROOF * work.costed_ns
+        # A roof binds what it accounts for at least half of: then nothing else accounts for more of the time.
+        is_far = max(compute_ns, memory_ns) < 0.5 * work.costed_ns
         if is_far and (is_latency or is_most(lambda one: one.quality and one.quality.is_underfilled)):
             bound = Bound.LATENCY
         elif max(attainable):

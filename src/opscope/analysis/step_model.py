@@ -54,7 +54,6 @@ class HostSpeed(NamedTuple):
 # estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
 _UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
-_MOST_RECORDER = 4.0  # times the estimate
 # Of a step that the host decides, what it takes in another process of the same program: of 44 programs on
 # H100s and H200s a tenth took less, a tenth more.
 _OTHER_PROCESSES = (0.91, 1.23)
@@ -69,7 +68,6 @@ _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 _LONGEST_CROSSING_NS = 100_000
 # Of a duration: what takes no time at all is not waited for either.
 NEXT_TO_NOTHING = 1e-3
-_FIT_ROUNDS = 12
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -354,10 +352,6 @@ class GraphChange:
         return np.asarray((self.model.graph.duration_ns * kept).astype(np.int64))
 
 
-# What whoever read a rank has worked out of it already.
-_EXAMINED = ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing")
-
-
 class StepModel:
     """The mean step of one trace; `hosts` is how fast its host may have been, the likely way first."""
 
@@ -377,7 +371,9 @@ class StepModel:
         examined = session.examined.get(trace.trace_id)
         if examined is not None:
             self.hosts = examined.hosts
-            vars(self).update({name: getattr(examined.execution, name) for name in _EXAMINED})
+            # What whoever read a rank has worked out of it already.
+            for name in ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing"):
+                vars(self)[name] = getattr(examined.execution, name)
         elif timed is not None:
             self.hosts = self._fitted(timed)
 
@@ -435,7 +431,8 @@ class StepModel:
         What recording took may lie in its events alone, or in all that the host did; likely are both.
         """
         low_ns, goal_ns, high_ns = goals_ns
-        whole = _bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(HostSpeed(one)))
+        # A recorder costs at most four times its estimate.
+        whole = _bisect(-goal_ns, 0.0, 4.0, lambda one: -time_of(HostSpeed(one)))
         likely = min(1.0, whole)
         wanted = ((likely, goal_ns), (0.0, goal_ns), (whole, goal_ns), (likely, low_ns), (likely, high_ns))
         return tuple(self._slowed(*one, time_of) for one in dict.fromkeys(wanted))
@@ -801,7 +798,7 @@ def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterat
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
-    for _ in range(_FIT_ROUNDS):
+    for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < goal else (low, middle)
     return (low + high) / 2
@@ -857,16 +854,14 @@ def step_models(
     return tuple(found)
 
 
-_FILTERED = 0.8  # of the device's time has no launch
-
-
 def _is_filtered(trace: TraceRecords) -> bool:
     """Whether the launches of most of the device's work are not in it."""
     whole_ns, free_ns = 0, 0
     for one in trace.devices:
         lengths_ns, is_free = one.end_ns - one.start_ns, (one.call < 0) & ~one.is_early & ~one.is_page
         whole_ns, free_ns = whole_ns + int(lengths_ns.sum()), free_ns + int(lengths_ns[is_free].sum())
-    return free_ns > _FILTERED * whole_ns
+    # Nearly all of the device's time has no launch.
+    return free_ns > 0.8 * whole_ns
 
 
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:

@@ -31,7 +31,6 @@ _COMPILED = re.compile(r"\bcompile\b|make_graphed_callables")
 _LEAST_ROUNDS, _LEAST_S = 3, 1.0
 _LONGEST_S = 2.0  # of a round that is a step
 _SHORT_S = 0.1  # of a loop within a step
-_MOST_LOOKING_S = 2.0  # that looking for the main loop may take
 
 _Loop = ast.For | ast.While | ast.AsyncFor
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -147,7 +146,8 @@ class MainLoop:
             self._note(sys._getframe(1), number, around, begun)
             self._main = self._found(begun)
             self._looking_s += time.perf_counter() - begun
-            if self._looking_s > _MOST_LOOKING_S:
+            # Looking for the main loop may take no longer.
+            if self._looking_s > 2.0:
                 self.stop()
         if self._main == number and self._on_step is not None:
             self._on_step()

@@ -48,9 +48,7 @@ if TYPE_CHECKING:  # imports DuckDB
     from opscope.model.session import Session
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "wall": Clock.WALL}
-_MEASURED = (Status.OK, Status.CHECKED)
 _FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
-_FEWEST = 2
 
 _Several = Annotated[console.Words, console.Several]
 
@@ -103,7 +101,7 @@ class MeasuringOptions:
     def options(self) -> BenchmarkOptions:
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.samples.strip())
         fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not _FEWEST <= fewest <= most:
+        if not 2 <= fewest <= most:
             raise InputError(
                 f"'{self.samples}' samples cannot be taken", hint="Write --samples 20-1000, from 2 on"
             )
@@ -317,4 +315,5 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
         next((row.status for row in point.rows if row.name == point.reference), None)
         for point in sweep.points
     )
-    return EXIT_ERROR if sweep.failures or not all(one in _MEASURED for one in statuses) else 0
+    is_ok = not sweep.failures and all(one in (Status.OK, Status.CHECKED) for one in statuses)
+    return 0 if is_ok else EXIT_ERROR

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -38,8 +38,6 @@ from opscope.results import load
 from opscope.toolchain.programs import AttachedExit, run_attached
 from opscope.units import parse_bytes
 
-_SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
-_RECORD_FILES = "*.cuda"
 # Its first process has the plain name, every other one its process id behind it.
 _OURS = re.compile(r"trace(_\d+(-\d+)?)?(\.opscope)?\.json")
 _SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
@@ -148,7 +146,7 @@ def _written(output: Path, records: Path, run: AttachedExit | None) -> list[Writ
 
     A CaptureError, that none could be recorded or a trace not be written, says where the records are.
     """
-    paths = sorted(records.glob(_RECORD_FILES))
+    paths = sorted(records.glob("*.cuda"))
     if run is None and not paths:
         raise InputError("the folder holds no records", source=records, hint="They end in .cuda")
     recordings = []
@@ -225,7 +223,7 @@ def _show(
     tables: tuple[ReportTable, ...] = ()
     if written:
         with load([str(one.path) for one in written], merge=True) as session:
-            tables = report_tables(session, list(REPORTS if json else _SHOWN))
+            tables = report_tables(session, list(REPORTS if json else ("cuda_gpu_sum", "cuda_api_sum")))
     if json:
         reports = stats_json(tables)
         keys = Keys(

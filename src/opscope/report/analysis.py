@@ -48,7 +48,6 @@ from opscope.units import (
     format_share,
 )
 
-_STEP_ROWS = 12
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _ENVIRONMENT = {
     "Python": "python",
@@ -210,7 +209,7 @@ def _overview(summary: Summary, latency: Latency | None, config: Mapping[str, An
         doc.number("Idle", "idle_ns"),
         doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
     )
-    first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
+    first, count = summary.steps[:12], len(summary.steps)
     steps = doc.table(
         first,
         doc.number("Step", "step", str),

@@ -21,11 +21,7 @@ from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_mean_count, format_ratio
 
 _LARGEST = 3
-_EXPLAINED_OPERATORS = 6
 _KERNELS_EACH = 4
-_VARIANTS_EACH = 2
-# Kernels of an operator that hold less of its change are summed up.
-_RELEVANT_FRACTION = 0.02
 
 
 def difference_text(difference_ns: float) -> str:
@@ -102,7 +98,7 @@ def comparison_document(
             if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
             or len(_changed_variants(row)) > 1
         ]
-        limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
+        limit = None if top is None else min(top, 6)
         reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
         return doc.Document(
             "Comparison of two recordings",
@@ -258,9 +254,10 @@ def _reason_blocks(
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)
     if top is not None:
-        least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
+        # Kernels of an operator that hold less of its change are summed up.
+        least_ns = 0.02 * abs(row.time.difference_ns)
         kernels = [one for one in changed if abs(one.time.difference_ns) >= least_ns][:_KERNELS_EACH]
-        variants = variants[:_VARIANTS_EACH]
+        variants = variants[:2]
     points: list[doc.Text] = [
         (doc.Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
     ]

@@ -162,7 +162,6 @@ def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNNAMED = "[unnamed]"
 
 
@@ -181,7 +180,7 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
     position = {frame: index for index, frame in enumerate(used)}
     names = profiles[0].names if profiles else ()
     return {
-        "$schema": _SCHEMA,
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": f"opscope@{__version__}",
         "name": name,
         "activeProfileIndex": 0,

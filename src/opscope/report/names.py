@@ -13,9 +13,6 @@ from functools import lru_cache
 from opscope.model.queries import grouped
 
 _ELLIPSIS = "…"
-_LONGEST_OPERATOR = 64  # what is longer is no name of PyTorch's
-_LONGEST_NAME = 4096  # a stranger's file may hold any
-_WIDEST = 36  # that a column keeps for the telling part
 _OPERATOR = re.compile(r"\w+(?:::\w+)+(?:\.\w+)?(?: \*)?")
 _BETWEEN = re.compile(r"[^A-Za-z0-9]")
 _CUTLASS_TILE = re.compile(r"^cutlass_\w*?_(\d+x\d+(?:_\d+x\d+)?)_")
@@ -25,7 +22,8 @@ _TITLE = re.compile(r"\w+<… (\w+) …>")
 
 def is_operator_name(name: str) -> bool:
     """`aten::add.Tensor`."""
-    return len(name) <= _LONGEST_OPERATOR and _OPERATOR.fullmatch(name) is not None
+    # What is longer is no name of PyTorch's.
+    return len(name) <= 64 and _OPERATOR.fullmatch(name) is not None
 
 
 def trace_name(rank: int | None, trace_id: int) -> str:
@@ -39,7 +37,8 @@ def _forms(name: str) -> tuple[str, ...]:
         return (name, title[1])
     from opscope.provenance.kernel_names.decoder import decode  # noqa: PLC0415 - most tables hold no kernel
 
-    decoded = decode(name) if len(name) <= _LONGEST_NAME else None
+    # A stranger's file may hold names of any length.
+    decoded = decode(name) if len(name) <= 4096 else None
     if decoded is None or decoded.function is None:
         return (name,)
     short, functor = decoded.title, (decoded.functor or "").rpartition("::")[2]
@@ -68,7 +67,8 @@ def telling_name(name: str) -> str:
 def least_width(names: Sequence[str]) -> int:
     """Columns that these names need to be told apart."""
     shortest = (name if is_operator_name(name) else min(_forms(name), key=len) for name in names)
-    widths = [len(name) if is_operator_name(name) else min(len(name), _WIDEST) for name in shortest]
+    # A column keeps so much for the telling part.
+    widths = [len(name) if is_operator_name(name) else min(len(name), 36) for name in shortest]
     return max(widths, default=0)
 
 

@@ -316,8 +316,6 @@ def stats_document(
 ) -> dict[str, Any]:
     """The stats file of one configuration. Times cover all recorded steps."""
     operators, kernels = ranked_operators(summary), summary.efficiency.kernels
-    # A latency with all its samples; throughput is null without a batch size.
-    batch_size = config.get("batch_size")
     keys = Keys(
         "config environment step=measured_step summary top_aten_operators operator_categories "
         "native_function_mapping cuda_kernels unattributed limits=efficiency.limits "
@@ -334,27 +332,27 @@ def stats_document(
             _kernel(kernel, kernels.get((None, kernel.name)), _STATS_KEYS) for kernel in summary.kernels
         ],
         unattributed=lambda _: {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
-        benchmark=lambda _: (
-            benchmark
-            and {
-                "latency_ms": {
-                    "median": ns_to_ms(benchmark.median_ns),
-                    "p5": ns_to_ms(benchmark.p5_ns),
-                    "p95": ns_to_ms(benchmark.p95_ns),
-                    "samples": [ns_to_ms(sample_ns) for sample_ns in benchmark.samples_ns],
-                },
-                "clock": benchmark.clock,
-                "warmup_count": benchmark.warmup_count,
-                "throughput_sequences_per_s": (
-                    batch_size * NS_PER_S / benchmark.median_ns
-                    if batch_size and benchmark.median_ns
-                    else None
-                ),
-            }
-        ),
+        benchmark=lambda _: benchmark and _latency_record(benchmark, config.get("batch_size")),
         findings=ranked_findings,
     )
     return {**versions(STATS_SCHEMA_VERSION), **keys.record(summary, _STATS_KEYS)}
+
+
+def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
+    """A latency with all its samples; throughput is null without a batch size."""
+    return {
+        "latency_ms": {
+            "median": ns_to_ms(benchmark.median_ns),
+            "p5": ns_to_ms(benchmark.p5_ns),
+            "p95": ns_to_ms(benchmark.p95_ns),
+            "samples": [ns_to_ms(sample_ns) for sample_ns in benchmark.samples_ns],
+        },
+        "clock": benchmark.clock,
+        "warmup_count": benchmark.warmup_count,
+        "throughput_sequences_per_s": (
+            batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
+        ),
+    }
 
 
 def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str, Any]:

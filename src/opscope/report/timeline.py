@@ -36,9 +36,6 @@ from opscope.units import (
 )
 from opscope.visible_text import is_shown_as
 
-_GAP_ROWS = 5
-_PATH_ROWS = 6
-_WAIT_ROWS = 5
 _REMEDIES = {
     IdleCause.HOST_LAUNCH: "launch fewer kernels",
     IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
@@ -72,7 +69,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
             doc.words("Meaning", lambda item: item[0].meaning),
         ),
         doc.table(
-            timeline.waits[:_WAIT_ROWS],
+            timeline.waits[:5],
             doc.identifier(
                 "Call", lambda one: one.name if one.copy is None else (doc.Code(one.name), f", {one.copy}")
             ),
@@ -84,7 +81,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
             caption="Calls that make the host wait for the device.",
         ),
         doc.table(
-            sorted(longest, key=lambda gap: -gap.duration_ns)[:_GAP_ROWS],
+            sorted(longest, key=lambda gap: -gap.duration_ns)[:5],
             doc.number("Longest gaps", "duration_ns"),
             doc.words("Cause", "cause", _spoken),
             doc.number("Step", "step", str, if_known=True),
@@ -180,7 +177,7 @@ def _path_table(summary: Summary) -> doc.Table | None:
         return ("until ", doc.Code(one.name)) if one.kind == "host" else doc.Code(one.name)
 
     return doc.table(
-        step.critical_path[:_PATH_ROWS],
+        step.critical_path[:6],
         doc.words("On the critical path", "kind"),
         doc.words("Of", place),
         doc.number("Per step" if summary.steps else "Time", "ns", format_duration),

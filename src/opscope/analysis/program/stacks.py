@@ -17,7 +17,6 @@ import numpy as np
 
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import (
-    Operators,
     call_forest,
     inherit,
     module_places,

@@ -272,9 +272,6 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     return group, longest, np.minimum(sum_by(group, lost_ns, len(first)), passed_ns)
 
 
-_LONGEST = 10
-
-
 class DeviceIdle(msgspec.Struct, frozen=True):
     trace: TraceRecords
     window: TraceWindow
@@ -303,7 +300,7 @@ def longest_gaps(
     """The longest gaps of a device, the longest first; of equal ones the earlier."""
     account, device, trace = idle.account, idle.device, idle.trace
     starts_ns, ends_ns = account.gaps
-    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
+    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:10].tolist():
         start_ns, end_ns = int(starts_ns[index]), int(ends_ns[index])
         # Whom the device waited for until then, the thread that launched first.
         handed_ns, own = int(account.handed_ns[index]), int(account.thread[index])

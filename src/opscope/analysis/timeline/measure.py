@@ -133,12 +133,10 @@ def _host_time(
 
 def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
-    # Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's.
     launched = device.is_kernel & (device.call >= 0)
     # Activities come by start, so the first of each call is the first kernel of a graph replay.
     call, first = np.unique(device.call[launched], return_index=True)
-    starts = device.start_ns[launched][first]
-    latency = np.sort((starts, starts - calls.start_ns[call])[1])
+    latency = np.sort(device.start_ns[launched][first] - calls.start_ns[call])
     count = len(latency)
     if not count:
         return None
@@ -177,11 +175,6 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     return times[is_last], depth[is_last][:-1]
 
 
-# Below this number the quartiles are the values themselves, and none can lie beyond them.
-_LEAST_STEPS = 4
-_FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
-
-
 def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
     """Statistics of a trace's steps, without those that begin the program; None if there are none."""
     steps = window.counted.steps
@@ -189,9 +182,11 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
         return None
     durations = np.array([step.end_ns - step.start_ns for step in steps], dtype=np.int64)
     outliers: tuple[int, ...] = ()
-    if len(steps) >= _LEAST_STEPS:
+    # Below this number the quartiles are the values themselves, and none can lie beyond them.
+    if len(steps) >= 4:
         low, high = np.quantile(durations.astype(np.float64), (0.25, 0.75))
-        reach = _FENCE * (high - low)
+        # Tukey's fence. Source: J. W. Tukey, Exploratory Data Analysis, 1977
+        reach = 1.5 * (high - low)
         beyond = (durations < low - reach) | (durations > high + reach)
         outliers = tuple(steps[place].number for place in np.flatnonzero(beyond).tolist())
     return StepStatistics(

@@ -37,14 +37,11 @@ from opscope.units import (
 )
 
 _STEP_BARS = 24
-_CELLS = 1_024  # of the map of ranks and steps
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
-_ALL_PIECES = 48_000  # of the timelines of all other steps, about 0.7 MB
 _MOST_STEPS = 48  # that have a timeline
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
-_MOST_NODES = 1_000
 _PASSED = 0.98  # of all time
 _DEEPEST = 9  # levels of the icicle seen at once
 
@@ -84,36 +81,13 @@ def session_charts(session: Session, summary: Summary) -> Iterator[fig.Chart]:
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
-    times = step_times(records, most=_CELLS if has_ranks else _MOST_STEPS)
+    # As many cells of the map of ranks and steps.
+    times = step_times(records, most=1_024 if has_ranks else _MOST_STEPS)
     if times:
         yield _steps_chart(times, summary)
     yield from _ranks_chart(times)
-    # Who waits in which collective.
-    ranks = summary.collectives.ranks
-    waits = summed(
-        ((f"rank {ranks[one.trace_id]}", fig.as_text(one.title or UNKNOWN)), one.duration_ns - least_ns)
-        for kernels in summary.collectives.matched
-        if (least_ns := transfer_ns(kernels)) is not None
-        for one in kernels
-    )
-    if columns := summed((title, ns) for (_, title), ns in waits.items()):
-        note = (
-            "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
-            "least is the one that the others wait for."
-        )
-        names = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
-        drawing = fig.cells(
-            waits,
-            rows=[name for name in names if any(name == of for of, _ in waits)],
-            columns=[title for title, _ in columns.most_common()],
-        )
-        yield fig.Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
-    lines: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
-    for trace_id, device, *point in session.query(_MEMORY_SQL, [_POINTS]):
-        rank = summary.ranks[trace_id]
-        of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
-        lines[f"{of}device {device}"].append((point[0], point[1], point[2]))
-    yield from _memory_over_time("Overview", lines)
+    yield from _waits_charts(summary)
+    yield from _memory_chart(session, summary)
     yield from _roofline_chart(summary.efficiency)
     has_modules = summary.program.has_modules and summary.program.module_ns > 0
     basis, section = (StackBasis.MODULE, "By module") if has_modules else (StackBasis.OPERATOR, "Kernels")
@@ -221,6 +195,38 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[fig.Chart]:
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
     yield fig.Chart("ranks", "Overview", "Steps of the ranks", note, *fig.cells(own_ns, rows, columns))
+
+
+def _waits_charts(summary: Summary) -> Iterator[fig.Chart]:
+    """Who waits in which collective."""
+    ranks = summary.collectives.ranks
+    waits = summed(
+        ((f"rank {ranks[one.trace_id]}", fig.as_text(one.title or UNKNOWN)), one.duration_ns - least_ns)
+        for kernels in summary.collectives.matched
+        if (least_ns := transfer_ns(kernels)) is not None
+        for one in kernels
+    )
+    if columns := summed((title, ns) for (_, title), ns in waits.items()):
+        note = (
+            "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
+            "least is the one that the others wait for."
+        )
+        names = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
+        drawing = fig.cells(
+            waits,
+            rows=[name for name in names if any(name == of for of, _ in waits)],
+            columns=[title for title, _ in columns.most_common()],
+        )
+        yield fig.Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
+
+
+def _memory_chart(session: Session, summary: Summary) -> Iterator[fig.Chart]:
+    lines: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
+    for trace_id, device, *point in session.query(_MEMORY_SQL, [_POINTS]):
+        rank = summary.ranks[trace_id]
+        of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
+        lines[f"{of}device {device}"].append((point[0], point[1], point[2]))
+    yield from _memory_over_time("Overview", lines)
 
 
 def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[fig.Chart]:
@@ -376,7 +382,7 @@ def _icicle_chart(
             leaves.add(parent)
     if not whole:
         return
-    least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
+    least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:1_000][-1])
     kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
     # Through what nearly all of the time passes, a program's start for one, is above the picture.
     level = -1
@@ -432,16 +438,16 @@ def _timeline_chart(
         return
     models = step_models(session, records, only=[steps[0][0].trace_id])
     path = models[0].recorded_path if models else ()
+    # In front is a step of the usual length.
     used = {(one.trace_id, one.step) for one in summary.counted_steps}
     lengths = {
         (one.trace_id, one.step): one.end_ns - one.start_ns for devices in steps for one in devices[:1]
     }
     usual = {step: ns for step, ns in lengths.items() if step in used} or lengths
     median = sorted(usual.values())[len(usual) // 2]
-    front, each = (
-        list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median))),
-        min(_MOST_PIECES, _ALL_PIECES // len(steps)),
-    )
+    front = list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
+    # All other steps' timelines take about 0.7 MB together.
+    each = min(_MOST_PIECES, 48_000 // len(steps))
     of_all = "" if len(steps) == 1 else " Press p and n for the steps before and after."
     if len(steps) < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
         of_all += f" The first {len(steps)} of {recorded:,} steps are here."
