@@ -422,7 +422,7 @@ class Summary(Shown):
         records = self._records.within(
             {trace_id: window.counted for trace_id, window in self._records.windows.items()}
         )
-        timeline = measure_timeline(self.session, records, self._collectives(records).skews)
+        timeline = measure_timeline(self.session, records, read_collectives(self.session, records).skews)
         return msgspec.structs.replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
@@ -466,7 +466,7 @@ class Summary(Shown):
     @cached_property
     def collectives(self) -> JobCollectives:
         """Collectives of the ranks: waits, transfers, last ranks, mismatches."""
-        return self._collectives(self._records)
+        return read_collectives(self.session, self._records)
 
     @cached_property
     def straggler(self) -> Straggler | None:
@@ -546,11 +546,6 @@ class Summary(Shown):
         if self.session.examined and self.is_usable:
             return self.session.examined
         return {one.trace.trace_id: examination_of(one) for one in self.step_models}
-
-    def _collectives(self, records: SessionRecords) -> JobCollectives:
-        if len(self.ranks) < 2:
-            return JobCollectives({})
-        return read_collectives(self.session, records)
 
     @cached_property
     def _records(self) -> SessionRecords:

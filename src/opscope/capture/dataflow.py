@@ -287,8 +287,14 @@ class DataflowWatch:
         """An operator's kind, arguments by name, and the number of what it works out."""
         kind = self._kinds.get(func) or self._kinds.setdefault(func, _kind_of(func))
         given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
-        if kind.name == "aten::lift_fresh":
-            self._lifted(args[0])
+        # What `torch.tensor` has made on a GPU came there from a list that nobody saw.
+        if (
+            kind.name == "aten::lift_fresh"
+            and args[0].is_cuda
+            and args[0].nbytes <= _LARGEST_LIFTED_BYTES
+            and not self._torch.cuda.is_current_stream_capturing()
+        ):
+            self._storage(args[0]).value = self._number(("lifted", self._value(args[0].cpu())))
         if len(self._steps) > 1:
             every = {name: given.get(name) for name in kind.parameters}
             overload = func._overloadname.replace("default", "")
@@ -331,15 +337,6 @@ class DataflowWatch:
             return run(function, *args, **kwargs)
 
         return launch
-
-    def _lifted(self, tensor: Any) -> None:
-        """What `torch.tensor` has made on a GPU came there from a list that nobody saw."""
-        if (
-            tensor.is_cuda
-            and tensor.nbytes <= _LARGEST_LIFTED_BYTES
-            and not self._torch.cuda.is_current_stream_capturing()
-        ):
-            self._storage(tensor).value = self._number(("lifted", self._value(tensor.cpu())))
 
     def _returned(
         self, kind: OperatorSchema, given: dict[str, Any], keys: tuple[int, int], is_random: bool, result: Any

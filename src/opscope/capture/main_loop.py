@@ -59,28 +59,6 @@ def _called(within: Iterable[ast.AST]) -> set[str]:
     return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
-def _called_from_the_top(tree: ast.Module) -> set[str]:
-    """Functions that the program's own lines call by name, and that it hands to nobody."""
-    called = _called(one for one in tree.body if not isinstance(one, _Function | ast.ClassDef))
-    handed = {
-        one.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for one in (*node.args, *(keyword.value for keyword in node.keywords))
-        if isinstance(one, ast.Name)
-    }
-    return called - handed
-
-
-def _without_texts(text: str) -> str:
-    """Code without its comments, and with nothing in its texts: they may speak of anything."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = ""
-    return ast.unparse(tree)
-
-
 @dataclass
 class _ActiveLoop:
     frame_id: int
@@ -114,12 +92,22 @@ class MainLoop:
 
         Lines stay what they are. Nothing is marked where models and optimizers are made, unless asked for.
         """
-        code = _without_texts(text)
+        # Without comments and with nothing in its texts: they may speak of anything.
+        bare = ast.parse(text)
+        for node in ast.walk(bare):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                node.value = ""
+        code = ast.unparse(bare)
         if _NOT_MARKED.search(code) and not self.is_asked_for:
             return
         every = list(ast.walk(tree))
-        named = {one.name for one in every if isinstance(one, _Function | ast.ClassDef)}
-        only = _called_from_the_top(tree) if _COMPILED.search(code) else named
+        only = {one.name for one in every if isinstance(one, _Function | ast.ClassDef)}
+        if _COMPILED.search(code):
+            # Functions that the program's own lines call by name, and that it hands to nobody.
+            calls = [one for one in every if isinstance(one, ast.Call)]
+            values = (one for call in calls for one in (*call.args, *(of.value for of in call.keywords)))
+            only = _called(one for one in tree.body if not isinstance(one, _Function | ast.ClassDef))
+            only -= {one.id for one in values if isinstance(one, ast.Name)}
         # What makes the members of a list makes data, before a main loop has them.
         only -= _called(one for one in every if isinstance(one, _Comprehension))
         loops = list(_loops(tree, (), only))

@@ -37,8 +37,8 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
     if not hasattr(torch._C, "_dispatch_dump"):
         return ()
     # An operator that always exists says in which folder PyTorch was built.
-    known = _dump(torch, f"{_ATEN}empty.memory_format")[1] or ""
-    built_in, is_found, _ = known.partition("/build/aten/src/ATen/")
+    origin = _dump(torch, f"{_ATEN}empty.memory_format")[1] or ""
+    built_in, is_found, _ = origin.partition("/build/aten/src/ATen/")
     folders = (f"{built_in}/" if is_found else None, f"{Path(torch.__file__).parents[1].as_posix()}/")
     wanted, list_names = set(operator_names), getattr(torch._C, "_dispatch_get_all_op_names", None)
     if list_names is None:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # imports DuckDB
     from opscope.model.session import Session
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "wall": Clock.WALL}
-_FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
 
 _Several = Annotated[console.Words, console.Several]
 
@@ -191,11 +190,12 @@ def bench(
     code = _exit_code(sweep)
     if fail_on is None or code:
         return code
+    failing = {Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS}
     slower = [
         f"{point.parameters.get('call', point.suite)}: {row.name}"
         for point in sweep.points
         for row in point.rows
-        if row.verdict is Verdict.SLOWER or row.status in _FAILING
+        if row.verdict is Verdict.SLOWER or row.status in failing
     ]
     for one in slower:
         console.say(f"fails --fail-on {fail_on}: {one}")

@@ -317,9 +317,7 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
     return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more))
 
 
-def _graphs(summary: Summary) -> doc.Section | None:
-    if not summary.graphs:
-        return None
+def _graphs(summary: Summary) -> doc.Section:
     graphs = doc.table(
         summary.graphs,
         doc.number("Graph", "graph", str),

@@ -212,7 +212,7 @@ def _what(explanation: Explanation) -> doc.Text:
     return described + (f": {category_title(category)}" if category else "")
 
 
-def _chain_section(explanation: Explanation) -> doc.Section | None:
+def _chain_section(explanation: Explanation) -> doc.Section:
     """The operator's native functions, those that are implemented alike together."""
     groups: dict[object, list[NativeFunctionUse]] = {}
     for one in explanation.functions:
@@ -228,8 +228,6 @@ def _chain_section(explanation: Explanation) -> doc.Section | None:
             known = tuple(function_facts(first))
         if known:
             parts.append(doc.Section(", ".join(map(_overload_name, group)), (doc.FactList(known),)))
-    if not parts:
-        return None
     title = "From the operator to its source"
     return doc.Section(title, parts[0].blocks) if len(parts) == 1 else doc.Section(title, (), tuple(parts))
 

@@ -261,12 +261,13 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
 
     def held(operator: OperatorTotal) -> Roofline:  # nothing is said of what came faster than from memory
         found = rooflines.get(operator.name, Roofline(0, 0))
-        return found if (found.fraction or 0.0) <= _MOST_REACHED else Roofline(0, 0)
+        return found if (found.fraction or 0.0) <= 1.05 else Roofline(0, 0)
 
     def bound(operator: OperatorTotal) -> str | None:
         limits = held(operator)
         most_ns = 0 if limits.bound is None else limits.bound_ns.get(limits.bound, limits.device_ns)
-        return str(limits.bound) if most_ns >= _CLEAR * limits.device_ns > 0 else limits.bound and "mixed"
+        # Less of its time with one limit, and the next may be as much.
+        return str(limits.bound) if most_ns >= 0.6 * limits.device_ns > 0 else limits.bound and "mixed"
 
     return (
         doc.number("Of limit", lambda operator: format_fraction(held(operator).fraction)),
@@ -274,8 +275,6 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
     )
 
 
-_MOST_REACHED = 1.05
-_CLEAR = 0.6  # of an operator's time: less with one limit, and the next may be as much
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"
 

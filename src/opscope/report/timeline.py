@@ -165,10 +165,8 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
     )
 
 
-def _path_table(summary: Summary) -> doc.Table | None:
+def _path_table(summary: Summary) -> doc.Table:
     step = summary.typical_step
-    if step is None or not step.critical_path:
-        return None
 
     def place(one: PathTotal) -> doc.Text:
         # What the host does before it launches an operator need not be of that operator.
@@ -177,7 +175,7 @@ def _path_table(summary: Summary) -> doc.Table | None:
         return ("until ", doc.Code(one.name)) if one.kind == "host" else doc.Code(one.name)
 
     return doc.table(
-        step.critical_path[:6],
+        () if step is None else step.critical_path[:6],
         doc.words("On the critical path", "kind"),
         doc.words("Of", place),
         doc.number("Per step" if summary.steps else "Time", "ns", format_duration),

@@ -179,7 +179,11 @@ class _Stacks:
 
     def _nodes(self) -> Int64:
         """The path of each interval, in preorder."""
-        node, root = np.full(len(self._forest), NONE), self._roots()
+        node, root = np.full((2, len(self._forest)), NONE)
+        if self._basis is not StackBasis.OPERATOR:
+            what = "module" if self._basis is StackBasis.MODULE else "Python stack"
+            bare = (self._forest.parent < 0) & (self._operator >= 0)
+            root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is not StackBasis.MODULE:
             self._descend(node, root, np.ones(len(node), dtype=np.bool_))
             return node
@@ -234,15 +238,6 @@ class _Stacks:
         names = dict(self._session.known("SELECT name_id, name FROM kernel_names"))
         leaf = self.tree.under(above, self.tree.named(rows["name_id"], names))
         return activities.trace, leaf, activities.duration_ns
-
-    def _roots(self) -> Int64:
-        root = np.full(len(self._forest), NONE)
-        if self._basis is StackBasis.OPERATOR:
-            return root
-        what = "module" if self._basis is StackBasis.MODULE else "Python stack"
-        bare = (self._forest.parent < 0) & (self._operator >= 0)
-        root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
-        return root
 
     def _interval_of(self) -> Int64:
         """The interval of each operator; -1 for none."""

@@ -46,7 +46,6 @@ from opscope.analysis.timeline.values import (
 )
 from opscope.analysis.timeline.windows import TraceWindow, device_steps, occupation
 from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 
@@ -149,18 +148,6 @@ def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency
 
 def _queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
     """How many activities are queued or running; None where no launch was recorded or the window is empty."""
-    moments, depth = _depths(device, calls, window)
-    duration_ns = overlap(window, moments[:-1], moments[1:])
-    window_ns = int(duration_ns.sum())
-    if not window_ns or not np.any(device.call >= 0):
-        return None
-    mean = float((depth * duration_ns).sum()) / window_ns
-    most, empty = int(depth[duration_ns > 0].max()), int(duration_ns[depth == 0].sum()) / window_ns
-    return QueueDepth(device.trace_id, device.device, mean, most, empty)
-
-
-def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[Int64, Int64]:
-    """Moments that reach over the window and all activities, and the depth from each to the next."""
     edges = np.concatenate((device.start_ns, device.end_ns, *window))
     first, last = int(edges.min()), int(edges.max())
     launched = np.minimum(device.start_ns, gather(calls.start_ns, device.call))
@@ -172,7 +159,14 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     order = np.argsort(times, kind="stable")
     times, depth = times[order], np.cumsum(change[order])
     is_last = np.append(times[1:] > times[:-1], True)
-    return times[is_last], depth[is_last][:-1]
+    moments, depth = (times[is_last], depth[is_last][:-1])
+    duration_ns = overlap(window, moments[:-1], moments[1:])
+    window_ns = int(duration_ns.sum())
+    if not window_ns or not np.any(device.call >= 0):
+        return None
+    mean = float((depth * duration_ns).sum()) / window_ns
+    most, empty = int(depth[duration_ns > 0].max()), int(duration_ns[depth == 0].sum()) / window_ns
+    return QueueDepth(device.trace_id, device.device, mean, most, empty)
 
 
 def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
