@@ -46,7 +46,6 @@ from opscope.model.finding import Finding, most_severe_first
 from opscope.units import counted, format_duration, format_fraction
 
 _MEDIAN_RESAMPLES = 1_999
-_VALUES_AT_ONCE = 1 << 20
 
 Samples = NDArray[np.float64]
 
@@ -187,7 +186,8 @@ def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
     # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.
     block = ceil(count ** (1 / 3))
     random = np.random.default_rng([seed, role, count])
-    at_once = max(1, _VALUES_AT_ONCE // count)
+    # In parts, so that memory is bounded.
+    at_once = max(1, (1 << 20) // count)
     parts = []
     for begin in range(0, _MEDIAN_RESAMPLES, at_once):
         shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))

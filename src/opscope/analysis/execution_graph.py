@@ -41,8 +41,6 @@ _GRAPH_LAUNCH_NS = 20_000
 _GAP_NS = 1_000
 _EVENT_NS = 3_000
 _RETURN_NS = 10_000
-# What a wait takes the host if nothing is left to wait for.
-_EMPTY_WAIT_NS = 5_000
 
 
 class NodeKind(IntEnum):
@@ -479,7 +477,8 @@ class _Builder:
                         start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns)
                     )
             inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
-            waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
+            # A wait takes the host so long if nothing is left to wait for.
+            waited_ns = max(0, inside_ns - 5_000)
             self.held_ns[node] = waited_ns
             before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
             if source < 0:

@@ -215,9 +215,6 @@ _HELPERS = frozenset(
         "layout_transform",
     )
 )  # fmt: skip
-# An activity whose stream was empty starts 2.3 us after its launch call returned (median of recordings on an
-# H200; 99 of 100 within 3.5 us, within 5 us on a V100). What starts later waited for something else.
-_AT_ONCE_NS = 10_000
 
 
 class Launches(msgspec.Struct, frozen=True):
@@ -293,7 +290,9 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
     names = session.known("SELECT name_id, name FROM kernel_names")
     helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
-    parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
+    # An activity whose stream was empty starts 2.3 us after its launch call returned (median of recordings on
+    # an H200; 99 of 100 within 3.5 us, within 5 us on a V100). What starts later waited for something else.
+    parameters = [helpers, 10_000, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):
         one, quality = Launches(**{name: row[name] for name in row.keys() & Launches.__struct_fields__}), None
@@ -370,12 +369,6 @@ def _computing_type(
     return data_type
 
 
-# Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of a
-# kernel's time is its start and end. Used where the device's own figure was not measured.
-_SHORTEST_KERNEL_NS = 2_000.0
-# On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per clock
-# each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8 TB/s.
-_FEW_MULTIPROCESSORS = 1 / 16
 # What these move does not pass through the device's memory alone: links to the host and to other devices
 # limit it, of which no rate is known here.
 _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
@@ -447,10 +440,15 @@ def bound_ns_of(
     def is_most(condition: Callable[[Launches], object]) -> bool:
         return 2 * work.time_where(condition) > work.device_ns
 
-    shortest_ns = shortest_kernel_ns or _SHORTEST_KERNEL_NS
+    # Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of
+    # a kernel's time is its start and end. Used where the device's own figure was not measured.
+    shortest_ns = shortest_kernel_ns or 2_000.0
     is_latency = is_most(lambda one: one.total_ns / one.count < shortest_ns)
     if attainable is None or not work.costed_ns:
-        if is_latency or is_most(lambda one: _sm_share(one) <= _FEW_MULTIPROCESSORS):
+        # On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per
+        # clock each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8
+        # TB/s.
+        if is_latency or is_most(lambda one: _sm_share(one) <= (1 / 16)):
             bound = Bound.LATENCY
     else:
         # A grid of fewer blocks than multiprocessors has the peak of those that get one.

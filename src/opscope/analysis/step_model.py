@@ -54,18 +54,12 @@ class HostSpeed(NamedTuple):
 # estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
 _UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
-# Of a step that the host decides, what it takes in another process of the same program: of 44 programs on
-# H100s and H200s a tenth took less, a tenth more.
-_OTHER_PROCESSES = (0.91, 1.23)
 # Of a step that was timed, what it takes with a host much faster than any.
 _DEVICE_DECIDES = 0.95
 # From one launch of an eager program to the next there are 10 to 75 µs. What takes longer is work of the
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
-# From a launch to its kernel on an idle device, or from its end to the call that waits for it, there are 2 to
-# 70 µs. In what takes longer the host loads code or allocates.
-_LONGEST_CROSSING_NS = 100_000
 # Of a duration: what takes no time at all is not waited for either.
 NEXT_TO_NOTHING = 1e-3
 
@@ -385,7 +379,9 @@ class StepModel:
     def elsewhere(self) -> tuple[tuple[HostSpeed, float], ...]:
         """How fast the host may be in another process, where the change is made, and the step then."""
         likely = self.host
-        speeds = _OTHER_PROCESSES if self.timed is not None else ()
+        # Of a step that the host decides, what it takes in another process of the same program: of 44
+        # programs on H100s and H200s a tenth took less, a tenth more.
+        speeds = (0.91, 1.23) if self.timed is not None else ()
         hosts = [HostSpeed(likely.recorder, one * likely.share, one * likely.work) for one in speeds]
         return tuple((one, self._step_ns(one)) for one in hosts)
 
@@ -528,7 +524,9 @@ class StepModel:
     def lags_without_host(self) -> Int64:
         lag_ns: Int64 = self.graph.lag_ns.copy()
         crosses = np.isin(self.graph.edge, (Edge.LAUNCH, Edge.WAIT, Edge.STREAM))
-        lag_ns[crosses] = np.minimum(lag_ns[crosses], _LONGEST_CROSSING_NS)
+        # From a launch to its kernel on an idle device, or from its end to the call that waits for it, there
+        # are 2 to 70 µs. In what takes longer the host loads code or allocates.
+        lag_ns[crosses] = np.minimum(lag_ns[crosses], 100_000)
         lag_ns[self.graph.edge == Edge.HAND_OVER] = 0
         lag_ns[0, self.graph.thread_id >= 0] = 0
         return lag_ns

@@ -574,6 +574,12 @@ _UNTIL_COMPLETE = (
     "_session", "_launches", "_without_operator", "_provenance", "_limits", "_records", "_examined",
     "step_models", "job",
 )  # fmt: skip
-_COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
-_SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
+_SECTIONS = (
+    *Summary.__annotations__,
+    *(
+        name
+        for name, value in vars(Summary).items()
+        if isinstance(value, cached_property) and name not in _UNTIL_COMPLETE
+    ),
+)

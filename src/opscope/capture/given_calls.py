@@ -25,7 +25,6 @@ from opscope.workloads.runtime import is_of_job, require_torch
 _ALIGNED, _ALIGNED_ON_HOST = 256, 64  # bytes: no kernel asks for more, and no allocator gives less
 # Of integers, which are copied to the host: of one tensor, of all; of floats, which are counted in place.
 _MOST_BYTES, _MOST_BYTES_OF_ALL, _MOST_COUNTED_BYTES = 8 << 20, 64 << 20, 1 << 30
-_NO_ARGUMENTS = frozenset({"grid", "warmup"})
 
 
 class GivenCalls:
@@ -81,7 +80,7 @@ class GivenCalls:
             self._sources[id(function)] = None
             with suppress(AttributeError, OSError, SyntaxError, TypeError, ValueError):  # of another Triton
                 self._sources[id(function)] = _source(function)
-        arguments = {key: one for key, one in given.items() if key not in _NO_ARGUMENTS}
+        arguments = {key: one for key, one in given.items() if key not in {"grid", "warmup"}}
         source, size = self._sources[id(function)], tuple(map(int, (*grid, 1, 1)[:3]))
         self.note(function.fn.__name__, arguments, source=source, grid=size)
 

@@ -150,8 +150,6 @@ class ProgramShowing(ProgramParts, Showing):
 
 READING, SHOWING, PROGRAM_PARTS, PROGRAM_SHOWING = Parts(), Showing(), ProgramParts(), ProgramShowing()
 
-# Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
-_LOADED = 0.2
 # Of a report longer than so many lines these lines of its head are said again at its end.
 _SCREEN, _CONCLUSIONS = 60, frozenset({"Step", "Change 1", "Best set", "Verdict", "Result"})
 
@@ -200,7 +198,8 @@ def load_noticed() -> Iterator[None]:
         yield
     finally:
         fractions = [one or 0.0 for one in (before, cpu_pressure_fraction())]
-        if max(fractions) > _LOADED and os.getpid() == process:  # a script may have forked
+        # An idle machine that runs one program lets something wait for a CPU 1 or 2 % of the time.
+        if max(fractions) > 0.2 and os.getpid() == process:  # a script may have forked
             told = " and ".join(map(format_fraction, fractions))
             note(
                 f"the machine is loaded, times may be too long: work waited for a CPU {told} of the time "

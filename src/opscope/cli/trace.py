@@ -40,7 +40,6 @@ from opscope.units import parse_bytes
 
 # Its first process has the plain name, every other one its process id behind it.
 _OURS = re.compile(r"trace(_\d+(-\d+)?)?(\.opscope)?\.json")
-_SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 
 
 def trace(
@@ -164,7 +163,8 @@ def _written(output: Path, records: Path, run: AttachedExit | None) -> list[Writ
         if run is not None:
             shutil.rmtree(records, ignore_errors=True)
         refused = failed[0]
-        if refused.outcome.failed_code == _SUBSCRIBED:
+        # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+        if refused.outcome.failed_code == 39:
             raise CaptureError(
                 f"another tool holds CUPTI in the program ({refused.outcome.failure})",
                 hint="One tool at a time can record: end the debugger or profiler the program runs under",

@@ -101,11 +101,6 @@ def ratio_text(ratio: float, verdict: Verdict | None) -> str:
     return near if verdict is None else f"{verdict} {near}"
 
 
-def interval_beside(interval: Interval, verdict: Verdict | None) -> Interval:
-    """The interval of what `ratio_text` shows: said the other way round, its ends change places."""
-    return reciprocal(interval) if verdict is Verdict.FASTER else interval
-
-
 def verdict_cell(row: BenchmarkRow, reference: str) -> doc.Text:
     """The verdict with its ratio; "reference" for the reference; the status of a row that has none."""
     if row.status is not Status.OK and row.verdict is None:

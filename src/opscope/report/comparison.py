@@ -12,11 +12,11 @@ from typing import Any
 
 from opscope.analysis.comparison_rules import no_verdict
 from opscope.model import comparison as model
-from opscope.model.benchmark import Interval, Status, Verdict
+from opscope.model.benchmark import Interval, Status, Verdict, reciprocal
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report import document as doc
-from opscope.report.benchmark import interval_beside, median_text, problem_title, ratio_text
+from opscope.report.benchmark import median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_mean_count, format_ratio
 
@@ -170,7 +170,9 @@ def _judged(time: model.TimeChange) -> str:
 def _headline(time: model.TimeChange) -> str:
     interval = ""
     if time.ratio_interval is not None:
-        low, high = interval_beside(time.ratio_interval, time.verdict)
+        # Said the other way round, its ends change places.
+        is_turned = time.verdict is Verdict.FASTER
+        low, high = reciprocal(time.ratio_interval) if is_turned else time.ratio_interval
         interval = f" [{low:.3f}, {high:.3f}]"
     return (
         f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "

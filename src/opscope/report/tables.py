@@ -55,9 +55,6 @@ def _cell(value: Any) -> doc.Text:
     return text if text.count(" ") >= 4 and _OF_CODE.isdisjoint(text) else doc.Code(text)
 
 
-_WORDS = frozenset(("Name", "Operation", "Category"))
-
-
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> doc.Document:
     totals: list[tuple[str, doc.Text]] = []
     for one in tables:
@@ -130,7 +127,7 @@ def _section(shown: ReportTable) -> doc.Section:
 
     fields = (
         doc.words(name, itemgetter(name), partial(word, column=name))
-        if name in _WORDS
+        if name in {"Name", "Operation", "Category"}
         else doc.number(
             name, itemgetter(name), figure, spare=name.startswith(("Med ", "Min ", "Max ", "StdDev "))
         )

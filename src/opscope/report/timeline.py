@@ -8,7 +8,6 @@ JSON document.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from operator import attrgetter
@@ -96,13 +95,9 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     )
 
 
-def idle_causes(summary: Summary) -> Counter[IdleCause]:
-    """Idle time of the devices in use, by cause."""
-    return summed(cause for one in summary.timeline.in_use for cause in one.idle_by_cause.items())
-
-
 def _waiting(summary: Summary) -> doc.Meaning | None:
-    causes, span_ns = idle_causes(summary), sum(one.span_ns for one in summary.timeline.in_use)
+    causes = summed(cause for one in summary.timeline.in_use for cause in one.idle_by_cause.items())
+    span_ns = sum(one.span_ns for one in summary.timeline.in_use)
     if not span_ns:
         return None
     if not causes.total():

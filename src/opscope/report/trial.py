@@ -11,7 +11,6 @@ from opscope.model.trial import BestChanges, Correctness, TrialResult, TrialVerd
 from opscope.report import document as doc
 from opscope.units import UNKNOWN, counted, format_bytes, format_duration, format_ratio
 
-_SCHEMA_VERSION = 1
 _CHANGES = 3
 _STEPS = {
     "optimizer": "each ends with optimizer.step()",
@@ -33,7 +32,7 @@ _IN_WORDS = {
 
 
 def trial_json(result: TrialResult) -> dict[str, Any]:
-    return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
+    return {"schema_version": 1, **msgspec.to_builtins(result)}
 
 
 def trial_document(result: TrialResult, command: str | None = None) -> doc.Document:

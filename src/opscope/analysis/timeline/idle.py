@@ -175,7 +175,8 @@ def _charge_thread(
         covered_ns.append(overlap(covered, start_ns, end_ns))
     shares = np.diff(np.array([*covered_ns, end_ns - start_ns]), axis=0)
     _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
-    _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
+    # The first three layers are of the launching thread itself.
+    _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[3:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
     for (cause, _), share in zip((*layers, (IdleCause.NOTHING_SCHEDULED, None)), shares, strict=True):
         if cause is IdleCause.HOST_LAUNCH:
@@ -183,10 +184,6 @@ def _charge_thread(
         else:
             account.charge(gap, cause, share)
     return gap, start_ns, host_ns
-
-
-# Position of the first layer that is not of the launching thread itself.
-_OTHER_THREADS = 3
 
 
 def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:

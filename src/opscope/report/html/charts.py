@@ -40,9 +40,6 @@ _STEP_BARS = 24
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _MOST_STEPS = 48  # that have a timeline
-_FINEST = 4_000  # parts of a step that are told apart
-_LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
-_PASSED = 0.98  # of all time
 _DEEPEST = 9  # levels of the icicle seen at once
 
 _COLORS = {
@@ -382,11 +379,12 @@ def _icicle_chart(
             leaves.add(parent)
     if not whole:
         return
-    least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:1_000][-1])
+    # A node of the icicle has a little of the device time at least, and is one of the largest.
+    least = max(whole * 0.0005, sorted(weights, reverse=True)[:1_000][-1])
     kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
     # Through what nearly all of the time passes, a program's start for one, is above the picture.
     level = -1
-    while through := [one for one, parent, _ in kept if parent == level and weights[one] > _PASSED * whole]:
+    while through := [one for one, parent, _ in kept if parent == level and weights[one] > 0.98 * whole]:
         level = through[0]
     operators = {one.name for one in summary.operators}
     whole_label, title = "all device time", "Device time from the program down to the kernels"
@@ -463,7 +461,8 @@ def _timeline_chart(
 def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig.Chart:
     span_ns = view.end_ns - view.start_ns
     unit = fig.unit_of(span_ns)
-    finest_ns = max(1, span_ns // _FINEST)
+    # So many parts of a step are told apart.
+    finest_ns = max(1, span_ns // 4_000)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
         if sum(len(one[0]) for one in pieces) <= most:
@@ -520,7 +519,15 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig
     layout = {
         "barmode": "overlay",
         "xaxis": fig.axis(f"Time since the start ({unit.name})", range=[0, span_ns / unit.ns]),
-        "yaxis": {**fig.row_axis([one.title for one in view.lanes]), "fixedrange": True},
+        "yaxis": {
+            "tickvals": list(range(len(view.lanes))),
+            "ticktext": [fig.as_text(one.title) for one in view.lanes],
+            "range": [len(view.lanes) - 0.4, -0.6],
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+        },
         "hovermode": "closest",
         "dragmode": "zoom",
     }

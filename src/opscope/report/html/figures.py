@@ -152,17 +152,6 @@ def cells(
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
 
 
-def row_axis(titles: Sequence[str]) -> dict[str, Any]:
-    return {
-        "tickvals": list(range(len(titles))),
-        "ticktext": [as_text(title) for title in titles],
-        "range": [len(titles) - 0.4, -0.6],
-        "automargin": True,
-        "showgrid": False,
-        "zeroline": False,
-    }
-
-
 def log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
     """An axis with a tick at each power of ten, or at 1, 2 and 5; plotly's own would be raised exponents."""
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
