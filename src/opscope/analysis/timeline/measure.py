@@ -49,6 +49,8 @@ from opscope.ingest.linking import gather
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 
+_UNCERTAINTY = "within a third on that host, a factor of two on others"
+
 
 def estimate_recorder(
     events: Mapping[str, int], steps: int, *, most_ns: float
@@ -63,10 +65,8 @@ def estimate_recorder(
     estimate_ns = sum(count * cost_ns for count, _, cost_ns in parts) / steps
     text = " + ".join(f"{count / steps:,.0f} {what} × {cost_ns / 1e3:g} µs" for count, what, cost_ns in parts)
     bound = ", bounded by what the step leaves" if estimate_ns > most_ns else ""
-    return min(estimate_ns, max(most_ns, 0.0)), (
-        f"{text} per step, as measured on the host of an H200{bound}; within a third on that host, "
-        "a factor of two on others"
-    )
+    basis = f"{text} per step, as measured on the host of an H200{bound}; {_UNCERTAINTY}"
+    return min(estimate_ns, max(most_ns, 0.0)), basis
 
 
 _EVENTS_AT_ONCE = 1 << 20
