@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     )
 
 Source = str | os.PathLike[str]
-_NOTEBOOK_WIDTH = 100
 
 
 class LoadOptions(TypedDict, total=False):
@@ -228,7 +227,7 @@ def _text_report(subject: Reportable | Finding) -> str:
 
     # In a notebook rich would show what is printed, whatever the file, and in color.
     printed = io.StringIO()
-    console = Console(file=printed, width=_NOTEBOOK_WIDTH, force_jupyter=False, color_system=None)
+    console = Console(file=printed, width=100, force_jupyter=False, color_system=None)
     console.print(render_terminal(_document(subject, 10)))
     return printed.getvalue().rstrip()
 

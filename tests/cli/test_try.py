@@ -247,37 +247,28 @@ def test_what_advice_said_is_shown(opscope, script, tmp_path):
     assert left_behind(tmp_path) == before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
-@pytest.mark.exhaustive(few=False)
-def test_killed_it_leaves_no_process_and_no_files(script, tmp_path):
-    before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "--skip", "predict", "--", script]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
-        # The child is at work once the program has written its file.
-        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
-        children = children_of(parent.pid)
-        os.kill(parent.pid, signal.SIGKILL)
-    assert children
-    wait_until(lambda: not any(map(is_alive, children)))
-    assert left_behind(tmp_path) == before
-
-
 @exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.parametrize(
-    ("program", "written"),
-    [(RANKS, "notes.txt"), (RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck0.txt")],
-    ids=["at work", "inside of a library"],
+    ("words", "program", "written", "processes"),
+    [
+        (("--skip", "predict", "--", "train.py"), "", "notes.txt", 1),
+        # The run, torchrun and two ranks.
+        (TORCHRUN, RANKS, "notes.txt", 4),
+        (TORCHRUN, RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck0.txt", 4),
+    ],
+    ids=["a script", "ranks at work", "ranks inside of a library"],
 )
-def test_killed_it_leaves_no_rank_of_torchrun(script, tmp_path, program, written):
+def test_killed_it_leaves_no_process_and_no_files(script, tmp_path, words, program, written, processes):  # noqa: PLR0917
     Path("ranks.py").write_text(program)
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", *TORCHRUN]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+    command = [sys.executable, "-m", "opscope", "try", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
+        # They are at work once the program has written its file.
         wait_until(lambda: list(tmp_path.rglob(written)))
         descendants = descendants_of(parent.pid)
         os.kill(parent.pid, signal.SIGKILL)
-    assert len(descendants) >= 4, "the run, torchrun and two ranks"
+    assert len(descendants) >= processes
     wait_until(lambda: not any(map(is_alive, descendants)))
     wait_until(lambda: left_behind(tmp_path) == before)
 

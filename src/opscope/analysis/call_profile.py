@@ -23,8 +23,6 @@ from opscope.model.session import Session
 
 T = TypeVar("T")
 
-_WARMUP = 1  # attaching the profiler the first time takes longer than most calls
-
 
 def profile_calls(fn: Callable[[], object], calls: int = 3) -> CallProfile:
     """What one call of a function launches, by recording some.
@@ -34,8 +32,9 @@ def profile_calls(fn: Callable[[], object], calls: int = 3) -> CallProfile:
     """
     with tempfile.TemporaryDirectory(prefix=scratch_prefix(), ignore_cleanup_errors=True) as folder:
         try:
+            # Attaching the profiler the first time takes longer than most calls.
             _, cycle = profile_call(
-                fn, output_dir=Path(folder), warmup=_WARMUP, active=calls, unrecorded=0, record_shapes=False
+                fn, output_dir=Path(folder), warmup=1, active=calls, unrecorded=0, record_shapes=False
             )
             with load([str(cycle.trace_path)]) as session:
                 return call_profile_of(session, calls)

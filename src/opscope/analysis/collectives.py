@@ -119,8 +119,6 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
 POINT_TO_POINT = frozenset(("send", "recv", "SendRecv", "coalesced"))
 
 
-# Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
-_CLEARLY_LAST = 0.1
 _NAMED_RANKS = 4
 _MISMATCHES = 5
 
@@ -418,7 +416,9 @@ def _meanwhile(
     for place, kernels in enumerate(matched):
         last = min(kernels, key=_duration_ns)
         waited_ns = max(map(_duration_ns, kernels)) - last.duration_ns
-        if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
+        # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called
+        # last.
+        if transfer_ns(kernels) is not None and waited_ns > 0.1 * last.duration_ns:
             asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
     rows = session.query(sql(__package__, "collectives:meanwhile"), parameters)

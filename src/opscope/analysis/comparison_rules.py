@@ -45,10 +45,7 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding, most_severe_first
 from opscope.units import counted, format_duration, format_fraction
 
-# The widened interval of few samples reaches far into the tails.
-_RESAMPLES = 9_999
 _MEDIAN_RESAMPLES = 1_999
-_VALUES_AT_ONCE = 1 << 20
 
 Samples = NDArray[np.float64]
 
@@ -130,13 +127,11 @@ def _judged(
     return _OPPOSITE.get(verdict, verdict), reciprocal(found.bounds)
 
 
-_NEAR_ONE = 0.1  # ratios nearer to 1 are told with three decimals
-
-
 def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     """Of the ratio as it is told: `1.43–1.49× faster` is the interval of reference over candidate."""
     low, high = reciprocal(interval) if verdict is Verdict.FASTER else interval
-    decimals = 3 if min(abs(low - 1), abs(high - 1)) < _NEAR_ONE else 2
+    # Near 1 two decimals would not tell it from 1.
+    decimals = 3 if min(abs(low - 1), abs(high - 1)) < 0.1 else 2
     text = f"{CONFIDENCE:.0%} CI {low:.{decimals}f}–{high:.{decimals}f}×".replace("%", " %")
     within = format_fraction(threshold)
     if verdict is Verdict.SAME:
@@ -181,7 +176,8 @@ def resampled_means(seed: int, role: int, samples: Samples) -> Samples:
 def _weights(seed: int, role: int, count: int) -> Samples:
     """How often each sample occurs in each resample, over their number; drawn once for a whole comparison."""
     random = np.random.default_rng([seed, role, count])
-    return random.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES) / count
+    # So many because the widened interval of few samples reaches far into the tails.
+    return random.multinomial(count, np.full(count, 1 / count), size=9_999) / count
 
 
 def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
@@ -190,7 +186,8 @@ def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
     # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.
     block = ceil(count ** (1 / 3))
     random = np.random.default_rng([seed, role, count])
-    at_once = max(1, _VALUES_AT_ONCE // count)
+    # In parts, so that memory is bounded.
+    at_once = max(1, (1 << 20) // count)
     parts = []
     for begin in range(0, _MEDIAN_RESAMPLES, at_once):
         shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
@@ -302,10 +299,6 @@ def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, st
     if changed:
         told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
         yield finding("compare.environment_differs", evidence=changed, told=told)
-
-
-# Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
-_CLOCK_TOLERANCE = 0.03
 
 
 def compare_benchmarks(
@@ -477,7 +470,8 @@ def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
         yield finding("compare.clocks_incomparable", point=_name(reference), obstacle=obstacle)
     states = (one.device_state_after for one in (reference, candidate))
     before, after = (None if state is None else state.sm_clock_mhz for state in states)
-    if before and after and abs(after - before) > _CLOCK_TOLERANCE * before:
+    # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
+    if before and after and abs(after - before) > 0.03 * before:
         clocks = {"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after}
         yield finding("compare.clocks_differ", evidence=clocks, point=_name(reference))
     for side, result in (("reference", reference), ("candidate", candidate)):

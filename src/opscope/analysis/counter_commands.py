@@ -30,9 +30,6 @@ from opscope.toolchain.ncu_command import (
 )
 from opscope.toolchain.ncu_report import NcuReport
 
-# Element types, numbers and flags are shorter.
-_TELLING = 16
-
 
 def kernel_filter(names: Iterable[str]) -> KernelFilter:
     """The filter of ncu for kernels as recordings name them; those that differ in types alone pass too."""
@@ -45,9 +42,8 @@ def _function(name: str) -> tuple[str, str | None]:
         return name, None
     functor = (decoded.functor or "").rpartition("::")[2]
     # Else an argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`.
-    telling = (
-        one for one in decoded.template_arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)
-    )
+    # Element types, numbers and flags are shorter.
+    telling = (one for one in decoded.template_arguments if len(one) >= 16 and re.fullmatch(r"\w+", one))
     functor = functor or next(telling, "")
     return decoded.function.rpartition("::")[2], functor or None
 
@@ -126,15 +122,6 @@ def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) ->
     return best
 
 
-# Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte
-# sector could not reach more than half of it.
-_NEARLY_ALL = 0.75
-# Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs): shorter
-# kernels cannot keep the device busy alone.
-_SHORT_NS = 4_000
-_RELEVANT = 0.2  # of an operator's device time; less is noise in its report
-
-
 class Topic(TextEnum):
     """What can be improved; also the order of a report."""
 
@@ -186,10 +173,13 @@ def find_improvements(
 def _topics(
     operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
 ) -> Iterable[Improvement]:
-    short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
+    # Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs):
+    # shorter kernels cannot keep the device busy alone.
+    short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < 4_000 * one.calls]
     calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
     launches = None
-    if calls and total_ns >= _RELEVANT * operator.self_device_ns:
+    # A smaller share of the operator's device time is noise in its report.
+    if calls and total_ns >= 0.2 * operator.self_device_ns:
         launches = (
             f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the "
             "host"
@@ -201,7 +191,9 @@ def _topics(
     is_memory_bound = roofline is not None and roofline.bound is Bound.MEMORY
     fraction = (roofline.fraction if roofline is not None else None) or 0.0
     coalesced = None
-    if is_memory_bound and fraction >= _NEARLY_ALL:
+    # Above this share of the memory limit scattered accesses are excluded: a warp that used half of each
+    # 32-byte sector could not reach more than half of it.
+    if is_memory_bound and fraction >= 0.75:
         coalesced = (
             f"accesses are coalesced: least bytes alone flow at {100 * fraction:.0f} % of the memory limit"
         )

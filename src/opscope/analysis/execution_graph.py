@@ -41,13 +41,6 @@ _GRAPH_LAUNCH_NS = 20_000
 _GAP_NS = 1_000
 _EVENT_NS = 3_000
 _RETURN_NS = 10_000
-# What a wait takes the host if nothing is left to wait for.
-_EMPTY_WAIT_NS = 5_000
-_FEWEST = 5  # samples of a typical lag
-# Shorter pauses of a thread are its own Python.
-_HAND_OVER_NS = 20_000
-# Steps simulated, so that what the first one finds empty counts for nothing.
-_STEPS_SIMULATED = 6
 
 
 class NodeKind(IntEnum):
@@ -155,7 +148,8 @@ def simulate(
     given, ends = list(graph.carried), list(graph.carried.values())
     times = graph.time_ns.copy()
     if rounds is None or is_idle:
-        rounds = 1 if is_idle else max(2, -(-_STEPS_SIMULATED // graph.steps))
+        # Six steps and more, so that what the first one finds empty counts for nothing.
+        rounds = 1 if is_idle else max(2, -(-6 // graph.steps))
         times[given] = np.where(graph.kind[given] == NodeKind.TAIL, NEVER_NS, 0)
     reached_ns, began_ns = 0, 0
     for number in range(rounds):
@@ -483,7 +477,8 @@ class _Builder:
                         start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns)
                     )
             inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
-            waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
+            # A wait takes the host so long if nothing is left to wait for.
+            waited_ns = max(0, inside_ns - 5_000)
             self.held_ns[node] = waited_ns
             before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
             if source < 0:
@@ -527,7 +522,8 @@ class _Builder:
                 continue
             pause_ns = np.concatenate(([self.origin_ns], ran.end_ns))
             resume_ns = np.concatenate((ran.start_ns, [self.window.end_ns]))
-            chosen = (resume_ns - pause_ns >= _HAND_OVER_NS) & (pause_ns >= self.origin_ns)
+            # Shorter pauses of a thread are its own Python.
+            chosen = (resume_ns - pause_ns >= 20_000) & (pause_ns >= self.origin_ns)
             place = np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns)
             chosen &= place < len(nodes)
             pause_ns, resume_ns, place = pause_ns[chosen], resume_ns[chosen], place[chosen]
@@ -716,4 +712,4 @@ def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
 
 
 def _typical(samples_ns: Int64, default_ns: int) -> int:
-    return int(median(samples_ns)) if len(samples_ns) >= _FEWEST else default_ns
+    return int(median(samples_ns)) if len(samples_ns) >= 5 else default_ns  # of fewer nothing is typical

@@ -33,8 +33,6 @@ from opscope.provenance.torch_releases import recognize, release_versions
 from opscope.text_enum import TextEnum
 from opscope.visible_text import is_shown_as
 
-_ALIKE = 0.7  # share of characters in common, of names called similar
-
 # Only the name of a kernel looks so, whoever wrote it.
 _SIGNATURE = re.compile(r"[<(]|^_Z", re.ASCII)
 _FILE = re.compile(r"[\w./+-]+\.(?:cu|cuh|cpp|h|hpp|cc|py)$")
@@ -338,7 +336,8 @@ def _unknown_name(
         every |= {file for one in facts for file in _files_of(one)}
     # By what people type of them: the last part.
     known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
-    close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=_ALIKE)
+    # share of characters in common, of names called similar
+    close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=0.7)
     return InputError(
         f"nothing is known by the name {wanted!r}",
         hint=f"Similar: {', '.join(known[name] for name in close)}"

@@ -52,8 +52,6 @@ from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
 R = TypeVar("R")
-# Nodes of all ranks together, for which a simulation takes some tenth of a second.
-_MOST_NODES = 200_000
 _SLOTS = 3  # of what a node depends on
 
 
@@ -381,7 +379,8 @@ def choose_ranks(
         return frozenset(), None
     middle = _middle(sorted(steps_ns), steps_ns.__getitem__)
     order = sorted(steps_ns, key=lambda one: (one != middle, -awaited_ns.get(one, 0), -steps_ns[one], one))
-    count = max(1, int((np.cumsum([nodes[one] for one in order]) <= _MOST_NODES).sum()))
+    # Nodes of all ranks together, for which a simulation takes some tenth of a second.
+    count = max(1, int((np.cumsum([nodes[one] for one in order]) <= 200_000).sum()))
     return frozenset(order[:count]), middle
 
 
@@ -435,9 +434,6 @@ def examination_of(model: StepModel) -> RankExamination:
     return RankExamination(model.execution, model.hosts, len(model.graph))
 
 
-_COLLECTIVES = 5
-
-
 class WhatIfKind(TextEnum):
     RANK_AS_MEDIAN = "rank_as_fast_as_median"
     OVERLAPPED = "collective_overlapped"
@@ -487,7 +483,7 @@ def look_at_job(
             process_group=one.process_group,
             name=one.name,
         )
-        for one in collectives.totals[:_COLLECTIVES]
+        for one in collectives.totals[:5]
     ]
     what_ifs.sort(key=lambda one: -one.gain.ns)
     return JobOutlook(len(collectives.ranks), len(job.models), job.step_ns, job.path, tuple(what_ifs))

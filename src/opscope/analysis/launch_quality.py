@@ -35,7 +35,6 @@ _USED_SQL = """
 SELECT DISTINCT name, compute_major || '.' || coalesce(compute_minor, 0), sm_count, max_threads_per_sm,
     registers_per_sm, shared_memory_per_sm_bytes, memory_bytes
 FROM devices WHERE activity_count > 0 ORDER BY ALL"""
-_ALIKE_MEMORY = 0.01  # of devices of one kind, whose drivers reserve a little more or less
 
 
 def used_devices(session: Session) -> list[tuple[DeviceFacts, int | None]]:
@@ -111,10 +110,8 @@ def _is_alike(one: tuple[DeviceFacts, int | None], other: tuple[DeviceFacts, int
     kinds = {(device.name, device.compute_capability, device.sm_count) for device, _ in (one, other)}
     if len(kinds) > 1 or one[1] is None or other[1] is None:
         return len(kinds) == 1 and one[1] == other[1]
-    return abs(one[1] - other[1]) <= _ALIKE_MEMORY * one[1]
-
-
-_GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
+    # Drivers reserve a little more or less of the memory of devices of one kind.
+    return abs(one[1] - other[1]) <= 0.01 * one[1]
 
 
 class LaunchQuality(LaunchFacts, frozen=True):
@@ -229,11 +226,12 @@ def launch_explanations(
     torch_version: str | None = None,
 ) -> dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
     """Explanations by (operator name, kernel name); the operator is None for `kernels` of whichever one."""
+    # Of each kernel the two configurations that take longest.
     wanted = [
         (owner, kernel, geometry)
         for owner, of in [*((one.name, one.kernels) for one in operators), (None, tuple(kernels))]
         for kernel in of
-        for geometry in kernel.configurations[:_GEOMETRIES]
+        for geometry in kernel.configurations[:2]
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
     calls = {row["operator_id"]: row for row in session.records(sql(__package__, "example_calls"), [ids])}

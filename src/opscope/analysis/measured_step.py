@@ -31,9 +31,6 @@ from opscope.text_enum import TextEnum
 
 # Of steps before the recording, for an interval; one sample may cover several.
 _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
-_AS_LONG = 0.98  # of the two clocks, altogether
-# Of device times between a recording and what surrounds it, at most.
-_WANDER = 1.05
 
 
 class StepClockKind(TextEnum):
@@ -86,7 +83,8 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         that wander by a few percent make it longer than a step without waits.
         """
         step = self.unrecorded_ns
-        if self.busy_ns is None or step is None or not step.median or self.busy_ns > _WANDER * step.high:
+        # So far do device times wander between a recording and what surrounds it.
+        if self.busy_ns is None or step is None or not step.median or self.busy_ns > 1.05 * step.high:
             return None
         return min(1.0, self.busy_ns / step.median)
 
@@ -192,7 +190,8 @@ def _decisive(
         return None
     on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
-        if sum(one.device_ns or 0 for one in on_device) >= _AS_LONG * sum(one.host_ns for one in on_device):
+        # By both clocks as long, altogether.
+        if sum(one.device_ns or 0 for one in on_device) >= 0.98 * sum(one.host_ns for one in on_device):
             return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None

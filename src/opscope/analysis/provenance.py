@@ -96,9 +96,6 @@ class Provenance(msgspec.Struct, frozen=True):
     hit_rates: Mapping[str, float]
 
 
-_LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
-
-
 def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions = grouped(
@@ -120,7 +117,8 @@ def read_provenance(session: Session) -> Provenance:
     rows = session.records(sql(__package__, "triton_kernels")) if has_triton else ()
     triton: dict[str, dict[str, Any]] = {}
     for row in rows:
-        stated = {name: row[name] for name in _LAUNCH_FACTS if row[name] is not None}
+        told = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
+        stated = {name: row[name] for name in told if row[name] is not None}
         configurations = json.loads(row["configurations"] or "[]")
         if stated or configurations:
             triton[row["name"]] = {**stated, "configurations": configurations}

@@ -215,9 +215,6 @@ _HELPERS = frozenset(
         "layout_transform",
     )
 )  # fmt: skip
-# An activity whose stream was empty starts 2.3 us after its launch call returned (median of recordings on an
-# H200; 99 of 100 within 3.5 us, within 5 us on a V100). What starts later waited for something else.
-_AT_ONCE_NS = 10_000
 
 
 class Launches(msgspec.Struct, frozen=True):
@@ -293,7 +290,9 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
     names = session.known("SELECT name_id, name FROM kernel_names")
     helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
-    parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
+    # An activity whose stream was empty starts 2.3 us after its launch call returned (median of recordings on
+    # an H200; 99 of 100 within 3.5 us, within 5 us on a V100). What starts later waited for something else.
+    parameters = [helpers, 10_000, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):
         one, quality = Launches(**{name: row[name] for name in row.keys() & Launches.__struct_fields__}), None
@@ -308,9 +307,6 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
 
 
 _DOUBLE = (DataType.FP64, DataType.FP64_TENSOR)
-# A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
-# writing, alone: memory that need not turn between both is a few percent faster.
-_ONE_WAY = 0.9
 
 
 class ComputeLimit(msgspec.Struct, frozen=True):
@@ -345,7 +341,9 @@ def memory_limit(cost: CallCost, limits: DeviceLimits | None) -> Limit | None:
     """The rate of memory that one call's bytes are held against; None if unknown."""
     if limits is None or cost.read_bytes is None or cost.written_bytes is None:
         return None
-    least = _ONE_WAY * (cost.read_bytes + cost.written_bytes)
+    # A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
+    # writing, alone: memory that need not turn between both is a few percent faster.
+    least = 0.9 * (cost.read_bytes + cost.written_bytes)
     one_way = (
         limits.read if cost.read_bytes >= least else limits.write if cost.written_bytes >= least else None
     )
@@ -371,18 +369,6 @@ def _computing_type(
     return data_type
 
 
-# A roof binds what it accounts for at least half of: then nothing else accounts for more of the time.
-_NEAR_ROOF = 0.5
-# Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of a
-# kernel's time is its start and end. Used where the device's own figure was not measured.
-_SHORTEST_KERNEL_NS = 2_000.0
-# On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per clock
-# each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8 TB/s.
-_FEW_MULTIPROCESSORS = 1 / 16
-# Measured limits are medians: a call may beat them by a few percent.
-_MOST_FRACTION = 1.05
-# Of any GPU. Source: NVIDIA B200 datasheet, 126 MB.
-_LARGEST_L2_BYTES = 132_120_576
 # What these move does not pass through the device's memory alone: links to the host and to other devices
 # limit it, of which no rate is known here.
 _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
@@ -407,7 +393,8 @@ def roofline_of(
         work, attainable, shortest_kernel_ns=None if limits is None else limits.smallest_kernel_ns
     )
     is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
-    is_excess, most_ns = False, _MOST_FRACTION * costed_ns
+    # Measured limits are medians: a call may beat them by a few percent.
+    is_excess, most_ns = False, 1.05 * costed_ns
     if attainable is not None:
         is_excess = attainable[1] > most_ns or (attainable[0] > most_ns and not is_resident)
     held = None if is_excess else attainable
@@ -429,7 +416,8 @@ def roofline_of(
 
 def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) -> bool:
     """Whether the level-2 cache may hold all bytes of one call, or enough of them to outrun memory."""
-    l2_bytes = (None if limits is None else limits.l2_bytes) or _LARGEST_L2_BYTES
+    # The largest of any GPU. Source: NVIDIA B200 datasheet, 126 MB.
+    l2_bytes = (None if limits is None else limits.l2_bytes) or 132_120_576
     min_bytes = work.cost.min_bytes or 0
     if min_bytes < l2_bytes:
         return True
@@ -452,10 +440,15 @@ def bound_ns_of(
     def is_most(condition: Callable[[Launches], object]) -> bool:
         return 2 * work.time_where(condition) > work.device_ns
 
-    shortest_ns = shortest_kernel_ns or _SHORTEST_KERNEL_NS
+    # Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of
+    # a kernel's time is its start and end. Used where the device's own figure was not measured.
+    shortest_ns = shortest_kernel_ns or 2_000.0
     is_latency = is_most(lambda one: one.total_ns / one.count < shortest_ns)
     if attainable is None or not work.costed_ns:
-        if is_latency or is_most(lambda one: _sm_share(one) <= _FEW_MULTIPROCESSORS):
+        # On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per
+        # clock each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8
+        # TB/s.
+        if is_latency or is_most(lambda one: _sm_share(one) <= (1 / 16)):
             bound = Bound.LATENCY
     else:
         # A grid of fewer blocks than multiprocessors has the peak of those that get one.
@@ -463,7 +456,8 @@ def bound_ns_of(
         used_ns = sum(_sm_share(one) * one.total_ns for one in work.main)
         memory_ns, compute_ns = attainable
         compute_ns /= used_ns / main_ns if main_ns else 1.0
-        is_far = max(compute_ns, memory_ns) < _NEAR_ROOF * work.costed_ns
+        # A roof binds what it accounts for at least half of: then nothing else accounts for more of the time.
+        is_far = max(compute_ns, memory_ns) < 0.5 * work.costed_ns
         if is_far and (is_latency or is_most(lambda one: one.quality and one.quality.is_underfilled)):
             bound = Bound.LATENCY
         elif max(attainable):

@@ -384,9 +384,6 @@ def _word(value: object) -> str:
 
 
 _SIDES = ("reference", "candidate")
-# Below this share of a side's time other input shapes are a detail.
-_RELEVANT_FRACTION = 0.05
-_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 
 
 def _findings(
@@ -399,7 +396,7 @@ def _findings(
         *_basis_findings(sides, basis),
     ]
     # What makes one side's own data doubtful. Unattributed time has rows of its own.
-    said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
+    said = {"trace.no_device_activity"} if metric is Metric.CPU else set()
     for name, side in zip(_SIDES, sides, strict=True):
         for one in side.findings:
             is_said = one.code in said or one.code.startswith("attribution.")
@@ -435,7 +432,8 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     whole_ns = sum(operator.time.reference_ns or 0 for operator in both)
     others = [operator for operator in both if has_other_shapes(operator)]
     others_ns = sum(operator.time.reference_ns or 0 for operator in others)
-    if not whole_ns or others_ns < _RELEVANT_FRACTION * whole_ns:
+    # Below this share of a side's time other input shapes are a detail.
+    if not whole_ns or others_ns < 0.05 * whole_ns:
         return
     yield finding(
         "compare.inputs_differ",

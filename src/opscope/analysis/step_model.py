@@ -54,22 +54,14 @@ class HostSpeed(NamedTuple):
 # estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
 _UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
-_MOST_RECORDER = 4.0  # times the estimate
-# Of a step that the host decides, what it takes in another process of the same program: of 44 programs on
-# H100s and H200s a tenth took less, a tenth more.
-_OTHER_PROCESSES = (0.91, 1.23)
 # Of a step that was timed, what it takes with a host much faster than any.
 _DEVICE_DECIDES = 0.95
 # From one launch of an eager program to the next there are 10 to 75 µs. What takes longer is work of the
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
-# From a launch to its kernel on an idle device, or from its end to the call that waits for it, there are 2 to
-# 70 µs. In what takes longer the host loads code or allocates.
-_LONGEST_CROSSING_NS = 100_000
 # Of a duration: what takes no time at all is not waited for either.
 NEXT_TO_NOTHING = 1e-3
-_FIT_ROUNDS = 12
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -354,10 +346,6 @@ class GraphChange:
         return np.asarray((self.model.graph.duration_ns * kept).astype(np.int64))
 
 
-# What whoever read a rank has worked out of it already.
-_EXAMINED = ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing")
-
-
 class StepModel:
     """The mean step of one trace; `hosts` is how fast its host may have been, the likely way first."""
 
@@ -377,7 +365,9 @@ class StepModel:
         examined = session.examined.get(trace.trace_id)
         if examined is not None:
             self.hosts = examined.hosts
-            vars(self).update({name: getattr(examined.execution, name) for name in _EXAMINED})
+            # What whoever read a rank has worked out of it already.
+            for name in ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing"):
+                vars(self)[name] = getattr(examined.execution, name)
         elif timed is not None:
             self.hosts = self._fitted(timed)
 
@@ -389,7 +379,9 @@ class StepModel:
     def elsewhere(self) -> tuple[tuple[HostSpeed, float], ...]:
         """How fast the host may be in another process, where the change is made, and the step then."""
         likely = self.host
-        speeds = _OTHER_PROCESSES if self.timed is not None else ()
+        # Of a step that the host decides, what it takes in another process of the same program: of 44
+        # programs on H100s and H200s a tenth took less, a tenth more.
+        speeds = (0.91, 1.23) if self.timed is not None else ()
         hosts = [HostSpeed(likely.recorder, one * likely.share, one * likely.work) for one in speeds]
         return tuple((one, self._step_ns(one)) for one in hosts)
 
@@ -435,7 +427,8 @@ class StepModel:
         What recording took may lie in its events alone, or in all that the host did; likely are both.
         """
         low_ns, goal_ns, high_ns = goals_ns
-        whole = _bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(HostSpeed(one)))
+        # A recorder costs at most four times its estimate.
+        whole = _bisect(-goal_ns, 0.0, 4.0, lambda one: -time_of(HostSpeed(one)))
         likely = min(1.0, whole)
         wanted = ((likely, goal_ns), (0.0, goal_ns), (whole, goal_ns), (likely, low_ns), (likely, high_ns))
         return tuple(self._slowed(*one, time_of) for one in dict.fromkeys(wanted))
@@ -531,7 +524,9 @@ class StepModel:
     def lags_without_host(self) -> Int64:
         lag_ns: Int64 = self.graph.lag_ns.copy()
         crosses = np.isin(self.graph.edge, (Edge.LAUNCH, Edge.WAIT, Edge.STREAM))
-        lag_ns[crosses] = np.minimum(lag_ns[crosses], _LONGEST_CROSSING_NS)
+        # From a launch to its kernel on an idle device, or from its end to the call that waits for it, there
+        # are 2 to 70 µs. In what takes longer the host loads code or allocates.
+        lag_ns[crosses] = np.minimum(lag_ns[crosses], 100_000)
         lag_ns[self.graph.edge == Edge.HAND_OVER] = 0
         lag_ns[0, self.graph.thread_id >= 0] = 0
         return lag_ns
@@ -801,7 +796,7 @@ def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterat
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
-    for _ in range(_FIT_ROUNDS):
+    for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < goal else (low, middle)
     return (low + high) / 2
@@ -857,16 +852,14 @@ def step_models(
     return tuple(found)
 
 
-_FILTERED = 0.8  # of the device's time has no launch
-
-
 def _is_filtered(trace: TraceRecords) -> bool:
     """Whether the launches of most of the device's work are not in it."""
     whole_ns, free_ns = 0, 0
     for one in trace.devices:
         lengths_ns, is_free = one.end_ns - one.start_ns, (one.call < 0) & ~one.is_early & ~one.is_page
         whole_ns, free_ns = whole_ns + int(lengths_ns.sum()), free_ns + int(lengths_ns[is_free].sum())
-    return free_ns > _FILTERED * whole_ns
+    # Nearly all of the device's time has no launch.
+    return free_ns > 0.8 * whole_ns
 
 
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:

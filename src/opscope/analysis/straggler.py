@@ -48,17 +48,12 @@ class Straggler(msgspec.Struct, frozen=True):
 
     def is_explained_by(self, gain_ns: float) -> bool:
         """Whether a simulation that gains so much knows the recorded program, and not another one."""
-        return gain_ns >= _LEAST_EXPLAINED_FRACTION * self.lag_ns_per_step
+        # Half of what the others wait.
+        return gain_ns >= 0.5 * self.lag_ns_per_step
 
 
-# By chance each rank comes last equally often.
-_LEAST_AWAITED_FRACTION = 0.7
 # Of a step: what all others wait.
 _LEAST_LAG_FRACTION = 0.05
-# Of what the others wait.
-_LEAST_EXPLAINED_FRACTION = 0.5
-# Of what the others wait: an operator that takes the late rank longer by less explains nothing.
-_LEAST_DIFFERENCE_FRACTION = 0.02
 
 
 def find_straggler(
@@ -82,7 +77,8 @@ def find_straggler(
     late = max(skews, key=lambda skew: skew.awaited_ns)
     others = [skew for skew in skews if skew is not late]
     awaited = late.awaited_ns / max(1, caused_ns)
-    if world > len(skews) or awaited < _LEAST_AWAITED_FRACTION:
+    # By chance each rank comes last equally often.
+    if world > len(skews) or awaited < 0.7:
         return None
     by_step = grouped((one.step, one) for one in rank_steps if (one.trace_id, one.step) not in left_out)
     count, late_steps = len(by_step), Counter[int]()
@@ -101,6 +97,7 @@ def find_straggler(
     counts = [max(1, steps.get(one, 0)) for one in ids]
     parameters = [late.trace_id, ids, counts, [list(one) for one in sorted(left_out)]]
     rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
-    least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
+    # Of what the others wait: an operator that takes the late rank longer by less explains nothing.
+    least_ns = 0.02 * lag_ns
     differences = tuple(RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns)
     return Straggler(late.trace_id, late.rank, lag_ns, awaited, late_steps[late.trace_id], count, differences)

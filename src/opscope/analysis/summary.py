@@ -422,7 +422,7 @@ class Summary(Shown):
         records = self._records.within(
             {trace_id: window.counted for trace_id, window in self._records.windows.items()}
         )
-        timeline = measure_timeline(self.session, records, self._collectives(records).skews)
+        timeline = measure_timeline(self.session, records, read_collectives(self.session, records).skews)
         return msgspec.structs.replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
@@ -466,7 +466,7 @@ class Summary(Shown):
     @cached_property
     def collectives(self) -> JobCollectives:
         """Collectives of the ranks: waits, transfers, last ranks, mismatches."""
-        return self._collectives(self._records)
+        return read_collectives(self.session, self._records)
 
     @cached_property
     def straggler(self) -> Straggler | None:
@@ -547,11 +547,6 @@ class Summary(Shown):
             return self.session.examined
         return {one.trace.trace_id: examination_of(one) for one in self.step_models}
 
-    def _collectives(self, records: SessionRecords) -> JobCollectives:
-        if len(self.ranks) < 2:
-            return JobCollectives({})
-        return read_collectives(self.session, records)
-
     @cached_property
     def _records(self) -> SessionRecords:
         return read_session(self.session)
@@ -579,6 +574,12 @@ _UNTIL_COMPLETE = (
     "_session", "_launches", "_without_operator", "_provenance", "_limits", "_records", "_examined",
     "step_models", "job",
 )  # fmt: skip
-_COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
-_SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
+_SECTIONS = (
+    *Summary.__annotations__,
+    *(
+        name
+        for name, value in vars(Summary).items()
+        if isinstance(value, cached_property) and name not in _UNTIL_COMPLETE
+    ),
+)

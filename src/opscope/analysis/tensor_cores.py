@@ -66,9 +66,6 @@ _OPERANDS = {
 }  # fmt: skip
 # Types that `tl.dot` of Triton always gives to matrix instructions; fp32 depends on the precision asked.
 _DOT_TYPES = frozenset((DataType.FP16, DataType.BF16, DataType.FP8, DataType.INT8))
-# fp32 split in two TF32 numbers each, multiplied in three passes.
-# Source: NVIDIA/cutlass, include/cutlass/arch/mma.h (`OpMultiplyAddFastF32`).
-_SPLIT_PASSES = 3
 
 
 def tensor_core_use(
@@ -94,7 +91,9 @@ def passes_of(kernel: DecodedKernel, data_type: DataType | None) -> int:
     """How often matrix instructions multiply each pair of numbers."""
     is_fp32 = (operand_type(kernel) or data_type) in (DataType.FP32, DataType.TF32)
     is_split = kernel.tensor_core is None and _memory_efficient(kernel, data_type) is TensorCoreUse.USED
-    return _SPLIT_PASSES if is_fp32 and is_split else 1
+    # fp32 split in two TF32 numbers each, multiplied in three passes.
+    # Source: NVIDIA/cutlass, include/cutlass/arch/mma.h (`OpMultiplyAddFastF32`).
+    return 3 if is_fp32 and is_split else 1
 
 
 def is_product(kernel: DecodedKernel) -> bool:

@@ -177,7 +177,6 @@ ORDER BY step, thread_id, start_ns, duration_ns DESC, operator_id"""
 # thread ended, and belongs to the line that called it; in the backward pass, to the line of the operator that
 # it differentiates. A thread that waits for those of the backward pass has no time of its own.
 _LONGEST, _LEAST = 5, 0.1  # lines, and of the host's time, to be named
-_NEARLY_ALL = 0.9  # of a line's time is that of one below it
 
 
 class HostLine(msgspec.Struct, frozen=True):
@@ -219,10 +218,11 @@ def busiest_lines(lines: Sequence[HostLine]) -> list[HostLine]:
 def as_tree(lines: Sequence[HostLine], most: int | None) -> list[tuple[int, HostLine]]:
     """The longest lines that do more than lead to one other, each after those that lead to it: how many."""
     below = grouped((one.caller, place) for place, one in enumerate(lines))
+    # Nearly all of these lines' time is that of one below them.
     leading = {
         place
         for place, one in enumerate(lines)
-        if any(lines[other].fraction >= _NEARLY_ALL * one.fraction for other in below[place])
+        if any(lines[other].fraction >= 0.9 * one.fraction for other in below[place])
     }
     longest = sorted(set(range(len(lines))) - leading, key=lambda place: -lines[place].fraction)[:most]
     found, pending = [], [(0, -1)]

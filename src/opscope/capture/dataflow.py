@@ -53,24 +53,19 @@ from opscope.workloads.runtime import require_torch
 
 COMPILED = "the program is compiled"
 _MOST_OPERATORS = 50_000  # of a step
-_MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LARGEST_LIFTED_BYTES, _LEAST_TELLING_BYTES = 1 << 16, 64  # so many are not alike by chance
 _NUMBERS = frozenset({int, float})
 # Operators of a round, views aside, but where there are many; rounds of a loop.
 _LEAST_OPERATORS, _MANY_ROUNDS, _LEAST_ROUNDS = 4, 16, 3
-_MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
 _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _SELECTING = frozenset({"aten::index", "aten::nonzero", "aten::where", "aten::masked_select"})
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
-_LEAST_PYTHON_S = 0.001  # before an operator, without another, to say where
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
 _HOST = "cpu"  # whose memory Python may read at any time
-_LEAST_PART = 0.1  # of a step's operators
-_LEAST_COLUMNS = 16  # of a tensor whose rows may be filled up
 # Written by norms of batches, whose schema does not say so.
 _RUNNING = frozenset({"running_mean", "running_var"})
 
@@ -276,7 +271,8 @@ class DataflowWatch:
             self._guarded(self._returned, *given, result)
         self._left_s = time.perf_counter()
         self._spent_s += self._left_s - begun
-        if self._spent_s > _MOST_SECONDS or len(self._steps[-1]) > _MOST_OPERATORS:
+        # More seconds watching must not add.
+        if self._spent_s > 20.0 or len(self._steps[-1]) > _MOST_OPERATORS:
             self._is_on, self.why_not = False, "a step has too many operators to watch each"
         return result
 
@@ -291,8 +287,14 @@ class DataflowWatch:
         """An operator's kind, arguments by name, and the number of what it works out."""
         kind = self._kinds.get(func) or self._kinds.setdefault(func, _kind_of(func))
         given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
-        if kind.name == "aten::lift_fresh":
-            self._lifted(args[0])
+        # What `torch.tensor` has made on a GPU came there from a list that nobody saw.
+        if (
+            kind.name == "aten::lift_fresh"
+            and args[0].is_cuda
+            and args[0].nbytes <= _LARGEST_LIFTED_BYTES
+            and not self._torch.cuda.is_current_stream_capturing()
+        ):
+            self._storage(args[0]).value = self._number(("lifted", self._value(args[0].cpu())))
         if len(self._steps) > 1:
             every = {name: given.get(name) for name in kind.parameters}
             overload = func._overloadname.replace("default", "")
@@ -335,15 +337,6 @@ class DataflowWatch:
             return run(function, *args, **kwargs)
 
         return launch
-
-    def _lifted(self, tensor: Any) -> None:
-        """What `torch.tensor` has made on a GPU came there from a list that nobody saw."""
-        if (
-            tensor.is_cuda
-            and tensor.nbytes <= _LARGEST_LIFTED_BYTES
-            and not self._torch.cuda.is_current_stream_capturing()
-        ):
-            self._storage(tensor).value = self._number(("lifted", self._value(tensor.cpu())))
 
     def _returned(
         self, kind: OperatorSchema, given: dict[str, Any], keys: tuple[int, int], is_random: bool, result: Any
@@ -430,7 +423,8 @@ class DataflowWatch:
         if self._storage(copied).reference is None or copied.device.type != "cpu":
             return None  # of a kind of its own
         is_counted = copied.dtype in {self._torch.bool, self._torch.int64, self._torch.int32}
-        is_table = copied.dim() in {2, 3} and copied.shape[1] >= _LEAST_COLUMNS
+        # A tensor with fewer columns is no table of rows that are filled up.
+        is_table = copied.dim() in {2, 3} and copied.shape[1] >= 16
         if not (is_table and (is_counted or copied.is_floating_point())):
             return None
         if not 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES:
@@ -613,10 +607,11 @@ def summarized(
         PaddedInput(*padding, tuple(map(_named, lines)), _stretches(number_of[one] for one in places))
         for padding, lines, places in _padded(operators, before[0])
     )
+    # Where Python ran for a millisecond and more between two operators.
     python = tuple(
         PythonWork(number, _named(line), round(one.python_s * 1e9))
         for place, one in enumerate(operators)
-        if one.python_s >= _LEAST_PYTHON_S
+        if one.python_s >= 0.001
         for line in one.site.lines[-1:]
         for number in [number_of[later] for later in range(place, len(operators)) if later in number_of][:1]
     )
@@ -660,7 +655,8 @@ def _parts(operators: Sequence[SeenOperator]) -> dict[str | Line, list[int]]:
         for place, site in counted
         for part in ([site.module] if site.module else {*site.functions} - training)
     )
-    return {part: places for part, places in parts.items() if len(places) >= _LEAST_PART * len(counted)}
+    # Those that make up a tenth of the step.
+    return {part: places for part, places in parts.items() if len(places) >= 0.1 * len(counted)}
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
@@ -947,7 +943,8 @@ def _need_not_wait(
         on_host += one.is_on_host and bool(others) and not (is_decided or one.is_again)
         entering += one.has_new and not one.is_again and place > like[0][-1]
     # What happens between calls of a module may be anything.
-    if tied > _MOST_TIED * sum(map(len, like)) or (rounds.module and leaving):
+    # A quarter of a round's operators may add to what other rounds have made.
+    if tied > 0.25 * sum(map(len, like)) or (rounds.module and leaving):
         return False
     return not on_host or not (entering or _differ_freely(operators, like))
 

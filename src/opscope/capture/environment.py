@@ -22,17 +22,16 @@ from opscope.model.environment import Environment, GpuInfo, rank_of
 from opscope.workloads.runtime import require_torch
 
 _PRESSURE = Path("/proc/pressure/cpu")
-# The wheels that provide `triton`, by platform.
-_TRITON_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows")
 
 
 def collect_environment() -> Environment:
     """Versions and devices as this process sees them; what is not installed is None."""
+    # The wheels that provide `triton`, by platform.
     without_torch = Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}".strip(),
         opscope=__version__,
-        triton=_installed_version(*_TRITON_DISTRIBUTIONS),
+        triton=_installed_version("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"),
         transformers=_installed_version("transformers"),
         cpu=cpu_name(),
         cpu_pressure_fraction=cpu_pressure_fraction(),

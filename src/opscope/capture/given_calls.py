@@ -22,13 +22,9 @@ import numpy as np
 from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor, GivenValues
 from opscope.workloads.runtime import is_of_job, require_torch
 
-_MOST_TENSORS = 50_000  # of all distinct calls
-_MOST_ALIKE = 8  # that differ in numbers alone
 _ALIGNED, _ALIGNED_ON_HOST = 256, 64  # bytes: no kernel asks for more, and no allocator gives less
 # Of integers, which are copied to the host: of one tensor, of all; of floats, which are counted in place.
 _MOST_BYTES, _MOST_BYTES_OF_ALL, _MOST_COUNTED_BYTES = 8 << 20, 64 << 20, 1 << 30
-_SHORT = 512  # elements of which each is kept
-_NO_ARGUMENTS = frozenset({"grid", "warmup"})
 
 
 class GivenCalls:
@@ -40,7 +36,8 @@ class GivenCalls:
         self._calls: dict[Any, GivenCall] = {}
         self._counts: Counter[Any] = Counter()
         self._alike: Counter[Any] = Counter()  # calls, by what is no number
-        self._copied_bytes, self._room = 0, _MOST_TENSORS
+        # Room: tensors of all distinct calls.
+        self._copied_bytes, self._room = 0, 50_000
         self._sources: dict[int, str | None] = {}
 
     def __iter__(self) -> Iterator[GivenCall]:
@@ -67,7 +64,8 @@ class GivenCalls:
             return
         alike = name, overload, grid, tuple(one for one in arguments.values() if type(one) is not str)
         self._alike[alike] += 1
-        if self._alike[alike] <= _MOST_ALIKE and (room := self._room - len(values)) >= 0:
+        # Of calls that differ in numbers alone the first eight.
+        if self._alike[alike] <= 8 and (room := self._room - len(values)) >= 0:
             self._room = room
             if not is_view:  # which reads no values
                 arguments = {of: self._argument(one, memory, is_read=True) for of, one in given.items()}
@@ -82,7 +80,7 @@ class GivenCalls:
             self._sources[id(function)] = None
             with suppress(AttributeError, OSError, SyntaxError, TypeError, ValueError):  # of another Triton
                 self._sources[id(function)] = _source(function)
-        arguments = {key: one for key, one in given.items() if key not in _NO_ARGUMENTS}
+        arguments = {key: one for key, one in given.items() if key not in {"grid", "warmup"}}
         source, size = self._sources[id(function)], tuple(map(int, (*grid, 1, 1)[:3]))
         self.note(function.fn.__name__, arguments, source=source, grid=size)
 
@@ -161,6 +159,7 @@ class GivenCalls:
         zeros = round(float(np.mean(array == 0)), 4)
         if array.dtype == np.bool_:
             return GivenValues(zeros)
+        # Every element is kept of short tensors alone.
         return GivenValues(
             zeros,
             negative=round(float(np.mean(array < 0)), 4),
@@ -168,7 +167,7 @@ class GivenCalls:
             high=int(array.max()),
             distinct=len(np.unique(array)),
             is_sorted=bool(np.all(array[1:] >= array[:-1])),
-            every=tuple(array.tolist()) if len(array) <= _SHORT else None,
+            every=tuple(array.tolist()) if len(array) <= 512 else None,
         )
 
 

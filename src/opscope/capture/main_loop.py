@@ -31,7 +31,6 @@ _COMPILED = re.compile(r"\bcompile\b|make_graphed_callables")
 _LEAST_ROUNDS, _LEAST_S = 3, 1.0
 _LONGEST_S = 2.0  # of a round that is a step
 _SHORT_S = 0.1  # of a loop within a step
-_MOST_LOOKING_S = 2.0  # that looking for the main loop may take
 
 _Loop = ast.For | ast.While | ast.AsyncFor
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,28 +57,6 @@ def _called(within: Iterable[ast.AST]) -> set[str]:
     """Functions that are called there by name."""
     calls = (node for one in within for node in ast.walk(one) if isinstance(node, ast.Call))
     return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-
-
-def _called_from_the_top(tree: ast.Module) -> set[str]:
-    """Functions that the program's own lines call by name, and that it hands to nobody."""
-    called = _called(one for one in tree.body if not isinstance(one, _Function | ast.ClassDef))
-    handed = {
-        one.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for one in (*node.args, *(keyword.value for keyword in node.keywords))
-        if isinstance(one, ast.Name)
-    }
-    return called - handed
-
-
-def _without_texts(text: str) -> str:
-    """Code without its comments, and with nothing in its texts: they may speak of anything."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = ""
-    return ast.unparse(tree)
 
 
 @dataclass
@@ -115,12 +92,22 @@ class MainLoop:
 
         Lines stay what they are. Nothing is marked where models and optimizers are made, unless asked for.
         """
-        code = _without_texts(text)
+        # Without comments and with nothing in its texts: they may speak of anything.
+        bare = ast.parse(text)
+        for node in ast.walk(bare):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                node.value = ""
+        code = ast.unparse(bare)
         if _NOT_MARKED.search(code) and not self.is_asked_for:
             return
         every = list(ast.walk(tree))
-        named = {one.name for one in every if isinstance(one, _Function | ast.ClassDef)}
-        only = _called_from_the_top(tree) if _COMPILED.search(code) else named
+        only = {one.name for one in every if isinstance(one, _Function | ast.ClassDef)}
+        if _COMPILED.search(code):
+            # Functions that the program's own lines call by name, and that it hands to nobody.
+            calls = [one for one in every if isinstance(one, ast.Call)]
+            values = (one for call in calls for one in (*call.args, *(of.value for of in call.keywords)))
+            only = _called(one for one in tree.body if not isinstance(one, _Function | ast.ClassDef))
+            only -= {one.id for one in values if isinstance(one, ast.Name)}
         # What makes the members of a list makes data, before a main loop has them.
         only -= _called(one for one in every if isinstance(one, _Comprehension))
         loops = list(_loops(tree, (), only))
@@ -147,7 +134,8 @@ class MainLoop:
             self._note(sys._getframe(1), number, around, begun)
             self._main = self._found(begun)
             self._looking_s += time.perf_counter() - begun
-            if self._looking_s > _MOST_LOOKING_S:
+            # Looking for the main loop may take no longer.
+            if self._looking_s > 2.0:
                 self.stop()
         if self._main == number and self._on_step is not None:
             self._on_step()

@@ -34,19 +34,15 @@ from opscope.model.location import is_program_file, parse_frame
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
 from opscope.model.queries import grouped
 from opscope.model.sidecar import RecordedModule, RecordedStructure
-from opscope.provenance.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
+from opscope.provenance.generated_code import CompiledGraph, parse_graph, parse_tracking
 from opscope.workloads.runtime import require_torch
-
-_TRACED_CLASS = ("torch.fx.graph_module", "GraphModule")
-_GRAPH_CLASS = ("torch._inductor.output_code", "CompiledFxGraph")
-_FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")
-_KERNEL_DEFINITION = "async_compile.triton("
 
 
 def live_objects() -> Sequence[list[Any]]:
     """`CompiledFxGraph`s of torch, `JITFunction`s of Triton and `GraphModule`s of torch in this process."""
-    graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
-    kinds = (graphs, functions, _class_ids(*_TRACED_CLASS) if graphs else set())
+    graphs = _class_ids("torch._inductor.output_code", "CompiledFxGraph")
+    traced = _class_ids("torch.fx.graph_module", "GraphModule") if graphs else set()
+    kinds = (graphs, _class_ids("triton.runtime.jit", "JITFunction"), traced)
     wanted = set[int]().union(*kinds)
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
     found = [one for one in tracked_objects() if id(type(one)) in wanted] if wanted else []
@@ -82,14 +78,23 @@ def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterat
     modules = [found for one in traced if (found := modules_of_nodes(one))]
     for graph in graphs:
         code = getattr(graph, "source_code", None)
-        if not isinstance(code, str) or _KERNEL_DEFINITION not in code:
+        if not isinstance(code, str) or "async_compile.triton(" not in code:
             continue
         stacks, nodes = parse_tracking(
             getattr(graph, "inductor_provenance_stack_traces_str", None),
             getattr(graph, "inductor_provenance_mapping_str", None),
         )
         parsed, key = parse_graph(code), getattr(graph, "_fx_graph_cache_key", None)
-        yield CompiledGraph(parsed, key, stacks, nodes, _modules_of(parsed, modules))
+        # Modules of a compiled graph's nodes; none where several traced graphs with these nodes disagree.
+        wanted = {node for kernel in parsed.kernels for node in kernel.source_nodes}
+        fitting = [{node: one[node] for node in wanted if node in one} for one in modules]
+        most = max(map(len, fitting), default=0)
+        best = [one for one in fitting if len(one) == most]
+        # A graph that holds few of the nodes is another one's, in which some are called alike. Nodes that are
+        # made after tracing have no module: a few of each graph.
+        is_whole = most > 0 and most >= 0.8 * len(wanted)
+        of_nodes = best[0] if is_whole and all(one == best[0] for one in best) else {}
+        yield CompiledGraph(parsed, key, stacks, nodes, of_nodes)
 
 
 # What torch calls the program's own model in the qualified names of a traced graph.
@@ -110,18 +115,6 @@ def modules_of_nodes(traced: Any) -> dict[str, str]:
             if isinstance(path, str):
                 found[str(node.name)] = _ROOT.sub("", path)
     return found
-
-
-def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str]:
-    """Modules of a compiled graph's nodes; none where several traced graphs with these nodes disagree."""
-    wanted = {node for kernel in graph.kernels for node in kernel.source_nodes}
-    fitting = [{node: one[node] for node in wanted if node in one} for one in traced]
-    most = max(map(len, fitting), default=0)
-    best = [one for one in fitting if len(one) == most]
-    # A graph that holds few of the nodes is another one's, in which some are called alike. Nodes that are
-    # made after tracing have no module: a few of each graph.
-    is_whole = most > 0 and most >= 0.8 * len(wanted)
-    return best[0] if is_whole and all(one == best[0] for one in best) else {}
 
 
 def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[RecordedSource]:

@@ -64,8 +64,6 @@ from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
 OUT_OF_MEMORY_HINT = "Use a smaller batch, a shorter sequence or a smaller dtype"
-_ACTIVITIES = ("cpu", "cuda")
-_FEWEST_MERGED = 8  # steps to be timed
 _TRACKING, _NORMAL = "provenance_tracking_level", 1
 
 # Kineto has one session per process, so the right to use it is one per process too.
@@ -248,7 +246,8 @@ class Profiler:
     def merge_steps(self, count: int) -> None:
         """Before its block: each step is so many of the program's."""
         self.merged = count
-        self._clock = step_clock.StepClock(most=max(_FEWEST_MERGED, step_clock.MOST_SAMPLES // count))
+        # At least eight steps are timed.
+        self._clock = step_clock.StepClock(most=max(8, step_clock.MOST_SAMPLES // count))
 
     @property
     def is_large(self) -> bool:
@@ -402,7 +401,7 @@ class Profiler:
             InputError: No activity, or an unknown one.
             CaptureError: As in `off`.
         """
-        if unknown := [name for name in activities if name not in _ACTIVITIES]:
+        if unknown := [name for name in activities if name not in ("cpu", "cuda")]:
             raise InputError(f"'{unknown[0]}' is not an activity", hint="Use 'cpu' and 'cuda'")
         if not activities:
             raise InputError("only() names no activity", hint="Name 'cpu' or 'cuda', or use off()")

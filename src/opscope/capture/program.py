@@ -26,7 +26,6 @@ from opscope.errors import InputError
 from opscope.signals import ending_signals_raise
 
 _EXIT_FAILED = 1
-_EXIT_INTERRUPTED = 130  # 128 + SIGINT
 # What stands between Python and the program's own code.
 _OWN_FILES = {
     str(Path(__file__).with_name(name))
@@ -107,7 +106,8 @@ def _execute(code: CodeType, module: ModuleType) -> ProgramEnd:
         # Shown by the program's own hook if it has one, without the frames of this package.
         error.__traceback__ = trace = _without_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, trace)
-        return ProgramEnd(_EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _EXIT_FAILED, error)
+        # 128 + SIGINT
+        return ProgramEnd(130 if isinstance(error, KeyboardInterrupt) else _EXIT_FAILED, error)
     return ProgramEnd(0)
 
 

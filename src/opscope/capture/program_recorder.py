@@ -39,8 +39,6 @@ _OnStep = Callable[[], object]
 _Line = tuple[CodeType, int] | None
 # Dropping 100,000 events takes torch some seconds, and they take 70 MB. What CUDA loads takes memory too.
 _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
-_MOST_LINES = 8  # of first calls of a model that are looked at
-_TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
 class StepSource(Protocol):
@@ -144,13 +142,15 @@ class ForwardSteps(_Hooks):
                 lines = lines_of.setdefault(module, [])
                 if is_found := line in lines:
                     round_of[module] = lines[lines.index(line) :]
-                elif len(lines) < _MOST_LINES:
+                # So many of a model's first calls are looked at.
+                elif len(lines) < 8:
                     lines.append(line)
             if model is not None and model() is module:
                 model_calls = calls
                 if is_found and len(round_of[module]) > 1 and self._is_watching:
                     restart()
-            elif calls >= _TAKES_OVER * model_calls:
+            # Twice as many calls as of the model: one more alone would let two models take turns.
+            elif calls >= 2 * model_calls:
                 if model is not None and self._is_watching:
                     restart()
                 model, model_calls = weakref.ref(module), calls

@@ -387,8 +387,6 @@ def _kineto_errors(action: str) -> Iterator[None]:
         ) from error
 
 
-# Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
-_TAIL_BYTES = 16_384
 _TRACE_NAME = re.compile(rb'"traceName": "(?:[^"\\]|\\.)*"')
 _STRING_END = re.compile(rb'([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _CHUNK_BYTES = 16 << 20
@@ -432,7 +430,8 @@ def _finish(file: Path, name: str) -> None:
     Kineto only logs what goes wrong while it writes (a full disk), so the end of the file is the proof.
     """
     with file.open("r+b") as trace:
-        tail_start = max(0, trace.seek(0, os.SEEK_END) - _TAIL_BYTES)
+        # Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
+        tail_start = max(0, trace.seek(0, os.SEEK_END) - 16_384)
         trace.seek(tail_start)
         tail = trace.read()
         if not tail.rstrip().endswith(b"}"):

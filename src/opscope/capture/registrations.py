@@ -21,15 +21,11 @@ from opscope.workloads.runtime import require_torch
 _ATEN = "aten::"
 _KERNEL = re.compile(r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<origin>.*)")
 _PLACE = re.compile(r"registered at (?P<place>.+?)(?: :: | \[|$)")
-_GENERATED = "/build/aten/src/ATen/"  # PyTorch's own build: all before it is the folder it was built in
 _NOWHERE = "/dev/null"  # where releases up to 2.6 say that Python registers
-# A meta kernel computes shapes only; PyTorch registers hundreds of these in Python.
-_SHAPES_ONLY = "Meta"
 _CUSTOM_OPS_FILE, _TRITON_OPS_FILE = "torch/_library/custom_ops.py", "torch/_library/triton.py"
 # Where the wrappers live that torch puts around a user's function.
 _WRAPPERS = re.compile(r"/torch/(?:_library/|_dynamo/|_compile\.py$|library\.py$)")
 _DEFAULT_KERNEL = "CompositeExplicitAutograd"
-_DEEPEST_WRAPPER = 8
 
 
 def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegistration, ...]:
@@ -41,7 +37,8 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
     if not hasattr(torch._C, "_dispatch_dump"):
         return ()
     # An operator that always exists says in which folder PyTorch was built.
-    built_in, is_found, _ = (_dump(torch, f"{_ATEN}empty.memory_format")[1] or "").partition(_GENERATED)
+    origin = _dump(torch, f"{_ATEN}empty.memory_format")[1] or ""
+    built_in, is_found, _ = origin.partition("/build/aten/src/ATen/")
     folders = (f"{built_in}/" if is_found else None, f"{Path(torch.__file__).parents[1].as_posix()}/")
     wanted, list_names = set(operator_names), getattr(torch._C, "_dispatch_get_all_op_names", None)
     if list_names is None:
@@ -98,7 +95,8 @@ class _Reader:
         custom = definitions.get(name.partition(".")[0])
         if custom is not None and not is_aten:
             return self._custom(name, schema, active, custom)
-        code = {key: place for key, place in active.items() if key != _SHAPES_ONLY}
+        # A meta kernel computes shapes only; PyTorch registers hundreds of these in Python.
+        code = {key: place for key, place in active.items() if key != "Meta"}
         if is_aten:
             # C++ that came with PyTorch is its own; unknown counts as such.
             code = {
@@ -170,7 +168,7 @@ class _Reader:
 
     def _function(self, function: Any) -> tuple[str, int, int] | None:
         """File, first and last line of the innermost function that torch's decorators wrapped."""
-        for _ in range(_DEEPEST_WRAPPER):
+        for _ in range(8):
             code = getattr(function, "__code__", None)
             if not isinstance(code, CodeType):
                 return None

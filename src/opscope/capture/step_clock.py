@@ -23,8 +23,6 @@ from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 # Of each place, one a step; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
 _ALONE_EVERY, _MOST_ALONE = 4, 5  # periods; steps that begin with an idle device in all
-_SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
-_LEAD_IN = 3  # calls of a loop of our own that warm up
 # Of a cycle: its steps, how often it must be seen, how much longer than others its long step is, and what
 # that takes of the time of all; of what is above the usual, how much is these steps'.
 _LONGEST_CYCLE, _FEWEST_CYCLES, _LONGER, _LEAST_OF_CYCLE, _OF_LONG = 32, 3, 2.0, 0.15, 0.8
@@ -52,7 +50,8 @@ def _record() -> Any:
             return None
         device = torch.cuda.current_device()
         if device not in _free:
-            _free[device] = [torch.cuda.Event(enable_timing=True) for _ in range(MOST_SAMPLES + _SPARE)]
+            # Eight more for stretches that were broken off, and the one that waits for its second.
+            _free[device] = [torch.cuda.Event(enable_timing=True) for _ in range(MOST_SAMPLES + 8)]
             for event in _free[device]:
                 event.record()  # torch makes it where it is recorded first
         event = _free[device].pop() if _free[device] else torch.cuda.Event(enable_timing=True)
@@ -213,7 +212,8 @@ def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ..
     step = 0
     try:
         clock.mark(step)
-        while clock.is_free and clock.sample_count < min(count + _LEAD_IN, MOST_SAMPLES):
+        # Calls of a loop of our own warm up first.
+        while clock.is_free and clock.sample_count < min(count + 3, MOST_SAMPLES):
             fn()
             step += 1
             clock.mark(step)

@@ -76,7 +76,6 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
-_START_PROGRAMS = frozenset({"try", "trace", "ncu", "nvcc", "doctor", "devices"})  # in processes of their own
 
 
 def entry_point() -> None:
@@ -113,8 +112,9 @@ def command_line() -> int:
             if _RUN_PROGRAMS.isdisjoint(sys.argv):
                 gc.disable()  # modules and reports live until the end: garbage takes a tenth of the time
                 ends.enter_context(signals_interrupt())
-                # NumPy starts a thread per core for algebra that is not done here; programs would inherit it.
-                if _START_PROGRAMS.isdisjoint(sys.argv):
+                # NumPy starts a thread per core for algebra that is not done here; programs that others of
+                # these verbs start, in processes of their own, would inherit it.
+                if {"try", "trace", "ncu", "nvcc", "doctor", "devices"}.isdisjoint(sys.argv):
                     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
                     # Freed memory is kept (M_MMAP_, M_TRIM_THRESHOLD): to have it anew takes up to a twelfth.
                     if not any(word.startswith("--memory-limit") for word in sys.argv):

@@ -48,9 +48,6 @@ if TYPE_CHECKING:  # imports DuckDB
     from opscope.model.session import Session
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "wall": Clock.WALL}
-_MEASURED = (Status.OK, Status.CHECKED)
-_FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
-_FEWEST = 2
 
 _Several = Annotated[console.Words, console.Several]
 
@@ -103,7 +100,7 @@ class MeasuringOptions:
     def options(self) -> BenchmarkOptions:
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.samples.strip())
         fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not _FEWEST <= fewest <= most:
+        if not 2 <= fewest <= most:
             raise InputError(
                 f"'{self.samples}' samples cannot be taken", hint="Write --samples 20-1000, from 2 on"
             )
@@ -193,11 +190,12 @@ def bench(
     code = _exit_code(sweep)
     if fail_on is None or code:
         return code
+    failing = {Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS}
     slower = [
         f"{point.parameters.get('call', point.suite)}: {row.name}"
         for point in sweep.points
         for row in point.rows
-        if row.verdict is Verdict.SLOWER or row.status in _FAILING
+        if row.verdict is Verdict.SLOWER or row.status in failing
     ]
     for one in slower:
         console.say(f"fails --fail-on {fail_on}: {one}")
@@ -317,4 +315,5 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
         next((row.status for row in point.rows if row.name == point.reference), None)
         for point in sweep.points
     )
-    return EXIT_ERROR if sweep.failures or not all(one in _MEASURED for one in statuses) else 0
+    is_ok = not sweep.failures and all(one in (Status.OK, Status.CHECKED) for one in statuses)
+    return 0 if is_ok else EXIT_ERROR

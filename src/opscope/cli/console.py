@@ -150,23 +150,19 @@ class ProgramShowing(ProgramParts, Showing):
 
 READING, SHOWING, PROGRAM_PARTS, PROGRAM_SHOWING = Parts(), Showing(), ProgramParts(), ProgramShowing()
 
-# Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
-_LOADED = 0.2
-_PIPED_WIDTH = 120
-_WIDEST = 200
 # Of a report longer than so many lines these lines of its head are said again at its end.
 _SCREEN, _CONCLUSIONS = 60, frozenset({"Step", "Change 1", "Best set", "Verdict", "Result"})
 
 
 # What reports are written in while this process runs one verb.
 _language = Language.EN
-_ASKED_BY = ("OPSCOPE_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 
 
 def use_language(asked: str | None) -> None:
     """Write reports in a language from now on: the one asked for, else that of the environment."""
     global _language  # noqa: PLW0603 - one for all that a command prints
-    _language = Language(asked) if asked else language_of(os.environ.get(name) for name in _ASKED_BY)
+    names = ("OPSCOPE_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+    _language = Language(asked) if asked else language_of(map(os.environ.get, names))
 
 
 def in_language(text: str) -> str:
@@ -202,7 +198,8 @@ def load_noticed() -> Iterator[None]:
         yield
     finally:
         fractions = [one or 0.0 for one in (before, cpu_pressure_fraction())]
-        if max(fractions) > _LOADED and os.getpid() == process:  # a script may have forked
+        # An idle machine that runs one program lets something wait for a CPU 1 or 2 % of the time.
+        if max(fractions) > 0.2 and os.getpid() == process:  # a script may have forked
             told = " and ".join(map(format_fraction, fractions))
             note(
                 f"the machine is loaded, times may be too long: work waited for a CPU {told} of the time "
@@ -265,7 +262,7 @@ def wide_console(stream: TextIO) -> Console:
     """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=stream)
     has_width = probe.is_terminal or "COLUMNS" in os.environ
-    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
+    width = min(probe.width, 200) if has_width else 120
     return _PipeConsole(file=stream, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 

@@ -32,7 +32,6 @@ from opscope.report.nvcc import nvcc_document, nvcc_json
 
 _PTX = "ptx"
 _WITHOUT_GPU = "sm_90"  # of the H100 and H200
-_KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
 
 def nvcc(
@@ -105,7 +104,8 @@ def _targets(compiler: Nvcc, arch: Sequence[str]) -> tuple[tuple[Target, ...], T
 
 def _named(word: str) -> list[str]:
     """The word itself, or the target of the GPU or architecture it names."""
-    if word in _KEYWORDS or parse_target(word) is not None or word.lower().startswith(("sm_", "compute_")):
+    is_target = word in (NATIVE, ALL, ALL_MAJOR) or parse_target(word) is not None
+    if is_target or word.lower().startswith(("sm_", "compute_")):
         return [word]
     found = search_devices(word).architectures
     if len(found) > 1:

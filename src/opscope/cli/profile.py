@@ -33,8 +33,6 @@ from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.target import resolve
 
-_SUMMARY_JSON = "profiling_summary.json"
-_SUMMARY_MARKDOWN = "profiling_summary.md"
 _Sizes = Annotated[tuple[int, ...], Parameter(consume_multiple=True, validator=Number(gte=1))]
 _Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
@@ -148,7 +146,7 @@ def profile(
         for seq_len in dict.fromkeys(seq_lens)
         for batch_size in dict.fromkeys(batch_sizes)
     ]
-    summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
+    summaries = output_dir / "profiling_summary.json", output_dir / "profiling_summary.md"
     written = [*summaries, *(path for task in tasks for path in task.all_files), *report.output]
     console.check_outputs(written, force=report.force)
     entries: list[Record] = []

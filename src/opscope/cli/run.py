@@ -37,7 +37,6 @@ _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 2, "active": ACTIVE_STEPS, "repeat": 1}
-_CYCLES = 2  # to record, where steps come in cycles
 _WHOLE: dict[str, Any] = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
@@ -161,7 +160,7 @@ def run(
         return _profiler(bounded, _WHOLE, outputs, force=force)
 
     def again(per_step: int) -> Profiler:
-        merged = {"wait": 0, "active": _CYCLES} if per_step > 1 else {}
+        merged = {"wait": 0, "active": 2} if per_step > 1 else {}  # where steps come in cycles
         profiler = _profiler(recording, schedule | merged, outputs, force=True)
         profiler.merge_steps(per_step)
         return profiler

@@ -22,7 +22,6 @@ from opscope.report.terminal import render_terminal
 from opscope.units import counted
 from opscope.visible_text import BETWEEN_SHOWN, visible
 
-_ACCEPTED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _FORMATS = {".csv": "csv, HEADER", ".json": "json, ARRAY", ".parquet": "parquet"}
 # Of this connection alone: a saved session holds tables only. As `is_shown_as`.
 _KERNELS = f"""
@@ -120,7 +119,7 @@ def _single_statement(session: Session, query: str) -> str:
     if len(statements) != 1:
         raise InputError(f"{len(statements)} statements where one SELECT is expected")
     statement = statements[0]
-    if statement.type not in _ACCEPTED:
+    if statement.type not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         raise InputError(
             f"{statement.type.name} is not a query",
             hint="Only SELECT (also WITH, FROM, DESCRIBE) and EXPLAIN run",

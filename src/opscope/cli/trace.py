@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -38,11 +38,8 @@ from opscope.results import load
 from opscope.toolchain.programs import AttachedExit, run_attached
 from opscope.units import parse_bytes
 
-_SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
-_RECORD_FILES = "*.cuda"
 # Its first process has the plain name, every other one its process id behind it.
 _OURS = re.compile(r"trace(_\d+(-\d+)?)?(\.opscope)?\.json")
-_SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 
 
 def trace(
@@ -148,7 +145,7 @@ def _written(output: Path, records: Path, run: AttachedExit | None) -> list[Writ
 
     A CaptureError, that none could be recorded or a trace not be written, says where the records are.
     """
-    paths = sorted(records.glob(_RECORD_FILES))
+    paths = sorted(records.glob("*.cuda"))
     if run is None and not paths:
         raise InputError("the folder holds no records", source=records, hint="They end in .cuda")
     recordings = []
@@ -166,7 +163,8 @@ def _written(output: Path, records: Path, run: AttachedExit | None) -> list[Writ
         if run is not None:
             shutil.rmtree(records, ignore_errors=True)
         refused = failed[0]
-        if refused.outcome.failed_code == _SUBSCRIBED:
+        # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+        if refused.outcome.failed_code == 39:
             raise CaptureError(
                 f"another tool holds CUPTI in the program ({refused.outcome.failure})",
                 hint="One tool at a time can record: end the debugger or profiler the program runs under",
@@ -225,9 +223,27 @@ def _show(
     tables: tuple[ReportTable, ...] = ()
     if written:
         with load([str(one.path) for one in written], merge=True) as session:
-            tables = report_tables(session, list(REPORTS if json else _SHOWN))
+            tables = report_tables(session, list(REPORTS if json else ("cuda_gpu_sum", "cuda_api_sum")))
     if json:
-        console.print_json(_document(run, written, program, stats_json(tables)))
+        reports = stats_json(tables)
+        keys = Keys(
+            "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
+            "cuda_driver_version=recording.driver_version events=counts dropped_records findings",
+            dropped_records=lambda one: (
+                one.recording.outcome.dropped_count + one.recording.outcome.lost_count
+            ),
+            findings=lambda one: findings_as_json(one.findings),
+        )
+        console.print_json(
+            {
+                **versions(1),
+                "program": list(program),
+                "exit_code": None if run is None else run.shell_code,
+                "signal": None if run is None or run.exit_code >= 0 else -run.exit_code,
+                "traces": encode(written, {WrittenTrace: keys}),
+                "reports": reports,
+            }
+        )
     elif tables:
         console.print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
@@ -237,22 +253,3 @@ def _show(
             advice = f" {finding.suggestion}" if finding.suggestion else ""
             console.say(f"{kind}: {where}{finding.message}{advice}")
     console.say_wrote([one.path for one in written], on_stderr=True)
-
-
-def _document(
-    run: AttachedExit | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
-) -> dict[str, Any]:
-    keys = Keys(
-        "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
-        "cuda_driver_version=recording.driver_version events=counts dropped_records findings",
-        dropped_records=lambda one: one.recording.outcome.dropped_count + one.recording.outcome.lost_count,
-        findings=lambda one: findings_as_json(one.findings),
-    )
-    return {
-        **versions(1),
-        "program": list(program),
-        "exit_code": None if run is None else run.shell_code,
-        "signal": None if run is None or run.exit_code >= 0 else -run.exit_code,
-        "traces": encode(written, {WrittenTrace: keys}),
-        "reports": reports,
-    }

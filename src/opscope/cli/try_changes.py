@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,6 @@ from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.trying import Trial, trial_plan
-from opscope.workloads.workload import WorkloadOptions
 
 
 def try_changes(
@@ -62,14 +60,20 @@ def try_changes(
         fail_below: Exit with 3 if the best is not this many times as fast as the program.
     """
     console.check_outputs(report.output, force=report.force, inputs=[target, *(change or ())])
-    options, sizes = _workload(param)
+    # How a workload is built, with its batch size and sequence length: of a trial each has one value.
+    given = dict(text.partition("=")[::2] for text in param)
+    sizes = [given.pop(name, default) for name, default in (("batch_size", "8"), ("seq_len", "128"))]
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise InputError(f"{' × '.join(sizes)} are no sizes", hint="Such as --param batch_size=8 seq_len=128")
+    fixed: dict[str, Any] = {"device": given.pop("device", "auto")}
+    fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
     plan = trial_plan(
         target,
         arguments,
         module=module,
         steps=steps,
-        sizes=sizes,
-        options=options,
+        sizes=(int(sizes[0]), int(sizes[1])),
+        options=console.workload_options([f"{name}={value}" for name, value in given.items()], **fixed),
         only=only,
         change=change or (),
         budget_s=budget.total_seconds() if isinstance(budget, timedelta) else budget,
@@ -88,15 +92,3 @@ def try_changes(
         console.note(f"fails --fail-below {fail_below:g}: the best is {speedup:.2f} times as fast")
         return EXIT_REGRESSION
     return 0
-
-
-def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
-    """How a workload is built, with its batch size and sequence length: of a trial each has one value."""
-    given = dict(text.partition("=")[::2] for text in param)
-    sizes = [given.pop(name, default) for name, default in (("batch_size", "8"), ("seq_len", "128"))]
-    if not all(size.isdecimal() and int(size) for size in sizes):
-        raise InputError(f"{' × '.join(sizes)} are no sizes", hint="Such as --param batch_size=8 seq_len=128")
-    fixed: dict[str, Any] = {"device": given.pop("device", "auto")}
-    fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
-    options = console.workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
-    return options, (int(sizes[0]), int(sizes[1]))

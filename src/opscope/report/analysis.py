@@ -48,7 +48,6 @@ from opscope.units import (
     format_share,
 )
 
-_STEP_ROWS = 12
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _ENVIRONMENT = {
     "Python": "python",
@@ -210,7 +209,7 @@ def _overview(summary: Summary, latency: Latency | None, config: Mapping[str, An
         doc.number("Idle", "idle_ns"),
         doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
     )
-    first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
+    first, count = summary.steps[:12], len(summary.steps)
     steps = doc.table(
         first,
         doc.number("Step", "step", str),
@@ -318,9 +317,7 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
     return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more))
 
 
-def _graphs(summary: Summary) -> doc.Section | None:
-    if not summary.graphs:
-        return None
+def _graphs(summary: Summary) -> doc.Section:
     graphs = doc.table(
         summary.graphs,
         doc.number("Graph", "graph", str),

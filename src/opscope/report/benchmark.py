@@ -58,8 +58,6 @@ _STATUS_WORDS = {
     Status.MUTATES_INPUTS: "changes its inputs",
     Status.INTERRUPTED: "interrupted",
 }
-_MOST_EXTRA_DIGITS = 2
-_VISIBLE = 0.02
 
 
 def median_cell(row: BenchmarkRow) -> str:
@@ -81,7 +79,7 @@ def median_text(median_ns: float | None, interval_ns: Interval | None, *, is_exa
     half = (high - low) / 2 / factor
     if 0 < half < 10.0**-digits:
         # A little less than the exponent, so that 0.0999999 counts as 0.1.
-        digits = min(digits + _MOST_EXTRA_DIGITS, max(digits, math.ceil(-math.log10(half) - 1e-3)))
+        digits = min(digits + 2, max(digits, math.ceil(-math.log10(half) - 1e-3)))
     if half > median:
         digits = min(digits, _decimals(half))
     least = 10.0**-digits
@@ -101,11 +99,6 @@ def ratio_text(ratio: float, verdict: Verdict | None) -> str:
         return f"{units.format_ratio(1 / ratio)} faster"
     near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else units.format_ratio(ratio)
     return near if verdict is None else f"{verdict} {near}"
-
-
-def interval_beside(interval: Interval, verdict: Verdict | None) -> Interval:
-    """The interval of what `ratio_text` shows: said the other way round, its ends change places."""
-    return reciprocal(interval) if verdict is Verdict.FASTER else interval
 
 
 def verdict_cell(row: BenchmarkRow, reference: str) -> doc.Text:
@@ -220,7 +213,7 @@ def _samples(results: Sequence[BenchmarkResult]) -> str | None:
             row.name: None
             for row in result.rows
             if row.ratio and row.median_ns and reference_ns
-            if abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE
+            if abs(row.ratio * reference_ns / row.median_ns - 1) > 0.02
         }
     return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
 
@@ -376,10 +369,6 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
     return doc.Section("Kernels", doc.blocks(calls, None if profiles else nothing), tuple(kernels))
 
 
-# Conditions that hold for every point; the others are each point's own.
-_COMMON_FACTS = ("Clock", "Reference", "Check")
-
-
 def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
     shown = list(_scaling_sections(sweep)) if sweep.points else []
     for point, further in zip(sweep.points, extra, strict=False):
@@ -398,8 +387,9 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
         ("Complete", None if sweep.complete else _INTERRUPTED),
     )
     of_one = _condition_facts(sweep.points[0]).facts if sweep.points else ()
+    # Conditions that hold for every point; the others are each point's own.
     conditions = doc.facts(
-        *(fact for fact in of_one if fact[0] in _COMMON_FACTS),
+        *(fact for fact in of_one if fact[0] in ("Clock", "Reference", "Check")),
         ("Samples", _samples(sweep.points)),
     )
     failed = doc.Section("Points without a result", (doc.BulletList(sweep.failures),))

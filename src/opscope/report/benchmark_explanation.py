@@ -19,8 +19,6 @@ from opscope.report.document import Code, Inline, Text, joined
 _AT_CEILING = 0.85
 # Beyond this share the data cannot have come from the memory the ceiling was measured in.
 _ABOVE_CEILING = 1.05
-# Rows whose time differs by less are not worth a sentence about their number of kernels.
-_MANY_KERNELS = 2
 
 
 def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
@@ -69,7 +67,8 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
         few, many = sorted((reference, row), key=lambda one: one.kernels_launched or 0)
         if not few.kernels_launched or not many.kernels_launched:
             continue
-        is_more = many.kernels_launched >= _MANY_KERNELS * few.kernels_launched
+        # Rows whose time differs by less are not worth a sentence about their number of kernels.
+        is_more = many.kernels_launched >= 2 * few.kernels_launched
         if not is_more or row.verdict is not (Verdict.SLOWER if many is row else Verdict.FASTER):
             continue
         each = memory = ""

@@ -12,20 +12,16 @@ from typing import Any
 
 from opscope.analysis.comparison_rules import no_verdict
 from opscope.model import comparison as model
-from opscope.model.benchmark import Interval, Status, Verdict
+from opscope.model.benchmark import Interval, Status, Verdict, reciprocal
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report import document as doc
-from opscope.report.benchmark import interval_beside, median_text, problem_title, ratio_text
+from opscope.report.benchmark import median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_mean_count, format_ratio
 
 _LARGEST = 3
-_EXPLAINED_OPERATORS = 6
 _KERNELS_EACH = 4
-_VARIANTS_EACH = 2
-# Kernels of an operator that hold less of its change are summed up.
-_RELEVANT_FRACTION = 0.02
 
 
 def difference_text(difference_ns: float) -> str:
@@ -94,7 +90,28 @@ def comparison_document(
     comparison: model.SessionComparison | model.BenchmarkComparison, *, top: int | None = 20
 ) -> doc.Document:
     if isinstance(comparison, model.SessionComparison):
-        return _of_sessions(comparison, top)
+        changed = [row for row in comparison.operators if row.time.difference_ns]
+        # Whose kernels say more than their own names.
+        told = [
+            row
+            for row in changed
+            if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
+            or len(_changed_variants(row)) > 1
+        ]
+        limit = None if top is None else min(top, 6)
+        reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
+        return doc.Document(
+            "Comparison of two recordings",
+            (_opening(comparison, changed),),
+            doc.sections(
+                doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
+                doc.Section("Overview", _overview(comparison)),
+                doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
+                doc.Section("Which kernels", (), reasons),
+                _unattributed(comparison),
+                doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
+            ),
+        )
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
@@ -106,31 +123,6 @@ def comparison_document(
             doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
             doc.Section("Only on one side", (doc.BulletList(only),)),
-        ),
-    )
-
-
-def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Document:
-    changed = [row for row in comparison.operators if row.time.difference_ns]
-    # Whose kernels say more than their own names.
-    told = [
-        row
-        for row in changed
-        if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
-        or len(_changed_variants(row)) > 1
-    ]
-    limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
-    reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
-    return doc.Document(
-        "Comparison of two recordings",
-        (_opening(comparison, changed),),
-        doc.sections(
-            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
-            doc.Section("Overview", _overview(comparison)),
-            doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
-            doc.Section("Which kernels", (), reasons),
-            _unattributed(comparison),
-            doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
         ),
     )
 
@@ -178,7 +170,9 @@ def _judged(time: model.TimeChange) -> str:
 def _headline(time: model.TimeChange) -> str:
     interval = ""
     if time.ratio_interval is not None:
-        low, high = interval_beside(time.ratio_interval, time.verdict)
+        # Said the other way round, its ends change places.
+        is_turned = time.verdict is Verdict.FASTER
+        low, high = reciprocal(time.ratio_interval) if is_turned else time.ratio_interval
         interval = f" [{low:.3f}, {high:.3f}]"
     return (
         f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
@@ -262,9 +256,10 @@ def _reason_blocks(
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)
     if top is not None:
-        least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
+        # Kernels of an operator that hold less of its change are summed up.
+        least_ns = 0.02 * abs(row.time.difference_ns)
         kernels = [one for one in changed if abs(one.time.difference_ns) >= least_ns][:_KERNELS_EACH]
-        variants = variants[:_VARIANTS_EACH]
+        variants = variants[:2]
     points: list[doc.Text] = [
         (doc.Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
     ]

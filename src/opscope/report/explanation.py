@@ -35,7 +35,6 @@ from opscope.units import (
 
 _NATIVE = "aten/src/ATen/native/"
 _FOLDER_CAPTION: doc.Text = (doc.Code(_NATIVE), " is left out before the files.")
-_SHOWN_NAMES = 3
 
 
 def operator_functions(
@@ -86,7 +85,7 @@ def file_functions(
         *_place_fields("Place", lambda place: place),
         doc.words(
             "Serves",
-            lambda place: doc.joined(map(doc.Code, map(_overload_name, served[place])), most=_SHOWN_NAMES),
+            lambda place: doc.joined(map(doc.Code, map(_overload_name, served[place])), most=3),
         ),
         caption=_FOLDER_CAPTION,
     )
@@ -109,7 +108,6 @@ SourceReader = Callable[[SourceLocation], "list[str] | None"]
 
 
 _KERNELS, _ROWS = 6, 40  # in detail, and of a table, unless all are asked for
-_TRACES = 2
 
 
 def explanation_document(
@@ -164,7 +162,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
         ("≈", "a line of another release, which may be a few lines off" if is_near else None),
         ("Kernels", longest),
         ("PyTorch release", release),
-        *(("Trace", doc.Code(trace)) for trace in (summary.traces[:_TRACES] if summary is not None else ())),
+        *(("Trace", doc.Code(trace)) for trace in (summary.traces[:2] if summary is not None else ())),
     )
 
 
@@ -214,7 +212,7 @@ def _what(explanation: Explanation) -> doc.Text:
     return described + (f": {category_title(category)}" if category else "")
 
 
-def _chain_section(explanation: Explanation) -> doc.Section | None:
+def _chain_section(explanation: Explanation) -> doc.Section:
     """The operator's native functions, those that are implemented alike together."""
     groups: dict[object, list[NativeFunctionUse]] = {}
     for one in explanation.functions:
@@ -230,8 +228,6 @@ def _chain_section(explanation: Explanation) -> doc.Section | None:
             known = tuple(function_facts(first))
         if known:
             parts.append(doc.Section(", ".join(map(_overload_name, group)), (doc.FactList(known),)))
-    if not parts:
-        return None
     title = "From the operator to its source"
     return doc.Section(title, parts[0].blocks) if len(parts) == 1 else doc.Section(title, (), tuple(parts))
 

@@ -46,7 +46,6 @@ _CATEGORY = "opscope"
 # Of processes: recorders use those of the operating system, devices and, for their own tracks, words.
 _PROCESS = 1 << 30
 _COPIED_BYTES = 8 << 20
-_EVERY_STEP = 1 << 30
 
 
 def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
@@ -111,7 +110,7 @@ _Tracks = Iterator[tuple[str, Iterable[_Slice]]]
 
 def _idle(session: Session) -> _Tracks:
     of_device: dict[int, list[_Slice]] = defaultdict(list)
-    for time in step_times(read_session(session), most=_EVERY_STEP):
+    for time in step_times(read_session(session), most=1 << 30):
         for start_ns, end_ns, cause in zip(
             *(one.tolist() for one in (*time.gaps, time.gap_causes)), strict=True
         ):
@@ -162,7 +161,6 @@ def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNNAMED = "[unnamed]"
 
 
@@ -181,7 +179,7 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
     position = {frame: index for index, frame in enumerate(used)}
     names = profiles[0].names if profiles else ()
     return {
-        "$schema": _SCHEMA,
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": f"opscope@{__version__}",
         "name": name,
         "activeProfileIndex": 0,

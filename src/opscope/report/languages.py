@@ -70,7 +70,6 @@ _PLACE = "{}"
 _WORD = lazy_pattern(r"[A-Za-z][A-Za-z']*")
 # A word that touches a place may go on in it.
 _WHOLE_WORD = lazy_pattern(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
-_LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
 # `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
 _MODEL = lazy_pattern(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
 # Words of prose, as against names.
@@ -94,7 +93,6 @@ _JOINTS = (
     (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"),
     (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "),
 )  # fmt: skip
-_ENUMERATION = "、"  # between names
 _NAME = lazy_pattern("[^ ]*[A-Za-z\ue000-\uf8ff][^ ]*")
 _WIDE = lazy_pattern("[\u3000-\u9fff]")
 # Between Chinese characters, and beside their punctuation, stands no blank.
@@ -104,8 +102,6 @@ _BLANK = lazy_pattern(
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 _BRACKETED = (lazy_pattern(rf"(.*) {_INNER}()"), lazy_pattern(rf"(.*?) ?{_INNER}(.*)"))
-# Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
-_LONGEST = 2_000
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -229,7 +225,8 @@ class Catalog:
     def _translate(self, text: str) -> str | None:
         if text in self._whole:
             return self._whole[text]
-        if len(text) > _LONGEST:
+        # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
+        if len(text) > 2_000:
             return None
         if is_neutral(text):
             return text
@@ -252,9 +249,7 @@ class Catalog:
             if places is None or any(one.count("(") != one.count(")") for one in places):
                 continue
             # `{} of {}` is found in many sentences.
-            is_telling = template.weight >= _LEAST_WEIGHT or all(
-                _is_figure(one) and _name(one) for one in places
-            )
+            is_telling = template.weight >= 6 or all(_is_figure(one) and _name(one) for one in places)
             first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
             is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
             is_plain = not any(
@@ -269,7 +264,15 @@ class Catalog:
 
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
-            clauses = _split(text, joint)
+            parts, depth = [""], 0
+            for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
+                depth += piece in ("(", "[")
+                depth -= piece in (")", "]")
+                if piece == joint and depth <= 0:
+                    parts.append("")
+                else:
+                    parts[-1] += piece
+            clauses = [part for part in parts if part]
             found = [self.translate(part) for part in clauses] if len(clauses) > 1 else [None]
             if None not in found:
                 said = [str(one) for one in found]
@@ -292,7 +295,8 @@ def _joints(clauses: list[str], joint: str) -> Iterator[str]:
     """What stands between clauses: names in a row are enumerated."""
     for before, after in pairwise(clauses):
         is_list = joint == "，" and _NAME.fullmatch(before) and not _WIDE.match(after)
-        yield _ENUMERATION if is_list else joint
+        # Names in a list have a comma of their own.
+        yield "、" if is_list else joint
 
 
 def is_neutral(text: str) -> bool:
@@ -315,18 +319,6 @@ def _name(text: str) -> str | None:
 def _is_figure(text: str) -> bool:
     """Whether it is a number, with what it counts, or a name with a mark in it."""
     return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
-
-
-def _split(text: str, joint: str) -> list[str]:
-    parts, depth = [""], 0
-    for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
-        depth += piece in ("(", "[")
-        depth -= piece in (")", "]")
-        if piece == joint and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return [part for part in parts if part]
 
 
 # An entry as babel writes it without wrapping.

@@ -19,7 +19,6 @@ _BACKTICKS = re.compile(r"`+")
 # Control characters would break the line structure, and C1 controls some terminals showing the file.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _UNSAFE_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f-\x9f\s()<>|\\`\[\]]")
-_DEEPEST_HEADING = 6
 
 
 def render_markdown(document: doc.Document) -> str:
@@ -31,7 +30,7 @@ def _section(section: doc.Section, *, depth: int) -> list[str]:
     number = section.number or ""
     if number:
         number += " " if "." in number else ". "
-    heading = f"{'#' * min(depth, _DEEPEST_HEADING)} {number}{_prose(section.title)}"
+    heading = f"{'#' * min(depth, 6)} {number}{_prose(section.title)}"
     below = (part for child in section.sections for part in _section(child, depth=depth + 1))
     return [heading, *map(_block, section.blocks), *below]
 

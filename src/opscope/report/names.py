@@ -13,9 +13,6 @@ from functools import lru_cache
 from opscope.model.queries import grouped
 
 _ELLIPSIS = "…"
-_LONGEST_OPERATOR = 64  # what is longer is no name of PyTorch's
-_LONGEST_NAME = 4096  # a stranger's file may hold any
-_WIDEST = 36  # that a column keeps for the telling part
 _OPERATOR = re.compile(r"\w+(?:::\w+)+(?:\.\w+)?(?: \*)?")
 _BETWEEN = re.compile(r"[^A-Za-z0-9]")
 _CUTLASS_TILE = re.compile(r"^cutlass_\w*?_(\d+x\d+(?:_\d+x\d+)?)_")
@@ -25,7 +22,8 @@ _TITLE = re.compile(r"\w+<… (\w+) …>")
 
 def is_operator_name(name: str) -> bool:
     """`aten::add.Tensor`."""
-    return len(name) <= _LONGEST_OPERATOR and _OPERATOR.fullmatch(name) is not None
+    # What is longer is no name of PyTorch's.
+    return len(name) <= 64 and _OPERATOR.fullmatch(name) is not None
 
 
 def trace_name(rank: int | None, trace_id: int) -> str:
@@ -39,7 +37,8 @@ def _forms(name: str) -> tuple[str, ...]:
         return (name, title[1])
     from opscope.provenance.kernel_names.decoder import decode  # noqa: PLC0415 - most tables hold no kernel
 
-    decoded = decode(name) if len(name) <= _LONGEST_NAME else None
+    # A stranger's file may hold names of any length.
+    decoded = decode(name) if len(name) <= 4096 else None
     if decoded is None or decoded.function is None:
         return (name,)
     short, functor = decoded.title, (decoded.functor or "").rpartition("::")[2]
@@ -68,7 +67,8 @@ def telling_name(name: str) -> str:
 def least_width(names: Sequence[str]) -> int:
     """Columns that these names need to be told apart."""
     shortest = (name if is_operator_name(name) else min(_forms(name), key=len) for name in names)
-    widths = [len(name) if is_operator_name(name) else min(len(name), _WIDEST) for name in shortest]
+    # A column keeps so much for the telling part.
+    widths = [len(name) if is_operator_name(name) else min(len(name), 36) for name in shortest]
     return max(widths, default=0)
 
 
@@ -85,24 +85,20 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
         short[name] = fitting[0] if fitting else shorten_middle(_forms(name)[-1], width)
     for text, group in grouped((text, name) for name, text in short.items()).items():
         if len(group) > 1:
-            short.update(_told_apart(text, group, width))
+            # The common form with the word of each name in which they part; else with a number.
+            # All begin alike up to there: the extremes in sort order tell.
+            pairs = enumerate(zip(min(group), max(group), strict=False))
+            place = next((at for at, (one, other) in pairs if one != other), len(min(group)))
+            marks = {}
+            for name in group:
+                start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
+                end = _BETWEEN.search(name, place)
+                marks[name] = f"…{name[start : end.start() if end else None]}"
+            if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
+                marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
+            kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
+            short.update({name: f"{kept}{mark}" for name, mark in marks.items()})
     return [short[name] for name in names]
-
-
-def _told_apart(text: str, group: Sequence[str], width: int) -> dict[str, str]:
-    """The common form with the word of each name in which they part; else with a number."""
-    # All begin alike up to there: the extremes in sort order tell.
-    pairs = enumerate(zip(min(group), max(group), strict=False))
-    place = next((at for at, (one, other) in pairs if one != other), len(min(group)))
-    marks = {}
-    for name in group:
-        start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
-        end = _BETWEEN.search(name, place)
-        marks[name] = f"…{name[start : end.start() if end else None]}"
-    if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
-        marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
-    kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
-    return {name: f"{kept}{mark}" for name, mark in marks.items()}
 
 
 def shorten_middle(text: str, width: int) -> str:

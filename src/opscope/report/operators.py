@@ -43,8 +43,6 @@ from opscope.units import (
     listed,
 )
 
-_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
-
 
 def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
     """Operators with device time, by self device time; without a device all operators, by self CPU time."""
@@ -75,7 +73,7 @@ def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
 
 def _report_findings(summary: Summary) -> tuple[Finding, ...]:
     findings = list(summary.findings)
-    if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
+    if not summary.has_device and all(finding.code != "trace.no_device_activity" for finding in findings):
         findings.append(
             Finding(
                 "report.cpu_time",
@@ -133,7 +131,6 @@ def _joint(first: Finding, others: list[Finding]) -> Finding:
     return replace(first, message=f"{where}{message}", trace_id=None)
 
 
-_ACCOUNTS = 2
 _GEOMETRY_ROWS = 8
 _SHAPE_ROWS = 5
 
@@ -205,7 +202,7 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
         doc.number("Calls", lambda row: format_count(row[1])),
     )
     shown = [*doc.blocks(known, called, _geometries_of(operator) if operator.kernels else None)]
-    for kernel in operator.kernels[:_ACCOUNTS]:
+    for kernel in operator.kernels[:2]:
         shown += launch_blocks(summary, operator.name, kernel.name, names_kernel=True)
     if (improvement := summary.improvements.get(operator.name)) is not None:
         shown += [doc.Paragraph(doc.Strong("Research points")), *improvement_blocks(improvement)]
@@ -264,12 +261,13 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
 
     def held(operator: OperatorTotal) -> Roofline:  # nothing is said of what came faster than from memory
         found = rooflines.get(operator.name, Roofline(0, 0))
-        return found if (found.fraction or 0.0) <= _MOST_REACHED else Roofline(0, 0)
+        return found if (found.fraction or 0.0) <= 1.05 else Roofline(0, 0)
 
     def bound(operator: OperatorTotal) -> str | None:
         limits = held(operator)
         most_ns = 0 if limits.bound is None else limits.bound_ns.get(limits.bound, limits.device_ns)
-        return str(limits.bound) if most_ns >= _CLEAR * limits.device_ns > 0 else limits.bound and "mixed"
+        # Less of its time with one limit, and the next may be as much.
+        return str(limits.bound) if most_ns >= 0.6 * limits.device_ns > 0 else limits.bound and "mixed"
 
     return (
         doc.number("Of limit", lambda operator: format_fraction(held(operator).fraction)),
@@ -277,12 +275,8 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
     )
 
 
-_MOST_REACHED = 1.05
-_CLEAR = 0.6  # of an operator's time: less with one limit, and the next may be as much
-_UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"
-_KNOWN = 0.9995  # from here on "all of its time"
 
 
 def has_efficiency(summary: Summary) -> bool:
@@ -314,7 +308,7 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
         ),
         _call_table(far[:top], device_time_ns),
         doc.table(
-            uncosted[:_UNCOSTED_ROWS],
+            uncosted[:5],
             doc.words("Cost unknown", lambda row: row[0]),
             doc.number("Device time", lambda row: format_duration(row[1])),
             doc.number("Share", lambda row: format_share(row[1], device_time_ns)),
@@ -351,7 +345,8 @@ def operator_limit_facts(summary: Summary, operator: str) -> tuple[tuple[str, do
         f"{intensity:,.3g} FLOP/byte" if intensity else None,
     )
     share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
-    known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
+    # Nearly all is "all of its time".
+    known = "" if share >= 0.9995 else f" (known for {format_fraction(share)} of its time)"
     achieved = (
         format_byte_rate(roofline.achieved_bytes_per_s),
         format_flop_rate(roofline.achieved_flop_per_s) if flop_count else None,
@@ -385,9 +380,6 @@ def operator_limit_facts(summary: Summary, operator: str) -> tuple[tuple[str, do
     ).facts
 
 
-_SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
-
-
 def _limits_text(summary: Summary) -> doc.Text:
     limits, reason = summary.efficiency.limits, summary.limits_reason
     because = f" ({reason})" if reason else ""
@@ -398,7 +390,8 @@ def _limits_text(summary: Summary) -> doc.Text:
         shown.append(("memory", limits.memory, format_byte_rate))
     # Of common types, and of those that calls are held against.
     held = {call.roofline.data_type for call in summary.efficiency.calls}
-    for data_type in dict.fromkeys((*_SHOWN_PEAKS, *(one for one in DataType if one in held))):
+    common = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
+    for data_type in dict.fromkeys((*common, *(one for one in DataType if one in held))):
         if limit := limits.peaks.get(data_type):
             shown.append((str(data_type), limit, format_flop_rate))
     kinds = {limit.evidence for _, limit, _ in shown}

@@ -16,10 +16,6 @@ from opscope.report.json_encoding import Keys, encode
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
 
 _RANKS = 5
-_STEPS = 6
-_PARTS = 3
-_MEANWHILE = 3
-_LEAST_SHARE = 0.1
 
 
 def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
@@ -61,12 +57,12 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     )
     points: list[doc.Text] = []
     for one in totals:
-        least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
+        least_ns = 0.1 * sum(part.ns for part in one.meanwhile)
         told: list[doc.Text] = [
             f"idle for {format_duration(part.ns)} (its host was late)"
             if part.name is None
             else ("in ", doc.Code(part.name), f" for {format_duration(part.ns)}")
-            for part in one.meanwhile[:_MEANWHILE]
+            for part in one.meanwhile[:3]
             if part.ns >= least_ns
         ]
         if told:
@@ -101,7 +97,7 @@ def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The ranks together; nothing of a single one."""
     collectives, others = summary.collectives, max(1, len(summary.collectives.ranks) - 1)
     awaited_ns = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
-    steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:_STEPS]
+    steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:6]
 
     def waited(skew: Any, *, step: int) -> str:
         return format_duration(awaited_ns.get((skew.trace_id, step), 0) / others)
@@ -137,7 +133,7 @@ def _points(summary: Summary) -> Iterator[doc.Text]:
         return
     shares = summed((one.trace_id, one.fraction) for one in outlook.path)
     for trace_id, fraction in shares.most_common(1):
-        mine = [one for one in outlook.path if one.trace_id == trace_id][:_PARTS]
+        mine = [one for one in outlook.path if one.trace_id == trace_id][:3]
         yield (
             f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
             f"{format_fraction(fraction)} of the recorded step: ",

@@ -22,7 +22,6 @@ from opscope.units import (
 )
 
 SWEEP_SCHEMA_VERSION = 1
-_TENTH_TELLS = 10  # per second; of less, three digits
 
 _SUMMARY_KEYS = (
     "total_cuda_time_ms", "total_cpu_time_ms", "cuda_time_ms_per_step", "cpu_time_ms_per_step",
@@ -141,7 +140,8 @@ def _headline(records: Sequence[Record]) -> doc.FactList:
 
 
 def _rate(per_s: float) -> str:
-    return f"{per_s:,.1f}" if per_s >= _TENTH_TELLS else f"{per_s:.3g}"
+    # Of slow rates a tenth tells too little.
+    return f"{per_s:,.1f}" if per_s >= 10 else f"{per_s:.3g}"
 
 
 def _milliseconds(duration_ms: float) -> str:

@@ -20,7 +20,6 @@ from opscope.visible_text import visible
 if TYPE_CHECKING:
     from opscope.analysis.nsys_reports import ReportTable
 
-_FEWEST_GAPS = 4
 _OF_CODE = frozenset("<>{}[]=")
 
 
@@ -53,12 +52,7 @@ def _cell(value: Any) -> doc.Text:
         return doc.Code(json.dumps(value, default=str, ensure_ascii=False))
     text = str(value)
     # A name may be shortened, a sentence is broken into lines.
-    return text if text.count(" ") >= _FEWEST_GAPS and _OF_CODE.isdisjoint(text) else doc.Code(text)
-
-
-_OPERATION = "[CUDA "  # copies and sets, which are short
-_WORDS = frozenset(("Name", "Operation", "Category"))
-_SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
+    return text if text.count(" ") >= 4 and _OF_CODE.isdisjoint(text) else doc.Code(text)
 
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> doc.Document:
@@ -128,12 +122,15 @@ def _section(shown: ReportTable) -> doc.Section:
         return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
 
     def word(value: str, column: str) -> doc.Text:
-        return value if value.startswith(_OPERATION) or column == "Category" else doc.Code(value)
+        # Names of copies and sets are short.
+        return value if value.startswith("[CUDA ") or column == "Category" else doc.Code(value)
 
     fields = (
         doc.words(name, itemgetter(name), partial(word, column=name))
-        if name in _WORDS
-        else doc.number(name, itemgetter(name), figure, spare=name.startswith(_SPREAD))
+        if name in {"Name", "Operation", "Category"}
+        else doc.number(
+            name, itemgetter(name), figure, spare=name.startswith(("Med ", "Min ", "Max ", "StdDev "))
+        )
         for name in report.columns
     )
     return doc.Section(title, (doc.table(shown.rows, *fields),))

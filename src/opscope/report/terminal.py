@@ -25,8 +25,6 @@ from opscope.visible_text import visible
 
 GAP = 2  # blanks between columns
 _SHORTEST_NAME = 24
-_ONE_LINE = 16  # characters of a text that are kept on one line
-_NARROWEST = 4
 
 
 Widths = tuple[int, int, int]
@@ -40,14 +38,15 @@ def column_widths(column: doc.Column, cells: Sequence[doc.Text]) -> Widths:
     texts = [doc.plain(cell) for cell in cells]
     longest = max(map(cell_len, texts), default=0)
     heading, full = _longest_word(column.title), max(longest, cell_len(column.title))
-    floor, names = max(_NARROWEST, heading), [doc.plain(cell) for cell in cells if _holds_name(cell)]
+    floor, names = max(4, heading), [doc.plain(cell) for cell in cells if _holds_name(cell)]
     if column.is_number:
         least = floor = max(longest, heading)
     elif names:
         least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
         floor = max(min(least, _SHORTEST_NAME), heading) if all(map(is_operator_name, names)) else floor
     else:
-        kept = (count for count in map(len, texts) if count <= _ONE_LINE)
+        # Short texts are kept on one line.
+        kept = (count for count in map(len, texts) if count <= 16)
         least = max([heading, *map(_longest_word, texts), *kept])
     return floor, least, full
 

@@ -8,7 +8,6 @@ JSON document.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from operator import attrgetter
@@ -36,9 +35,6 @@ from opscope.units import (
 )
 from opscope.visible_text import is_shown_as
 
-_GAP_ROWS = 5
-_PATH_ROWS = 6
-_WAIT_ROWS = 5
 _REMEDIES = {
     IdleCause.HOST_LAUNCH: "launch fewer kernels",
     IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
@@ -57,11 +53,22 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     if not timeline.partitions or not summary.is_usable:
         return ()
     longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
+    totals_ns = [
+        (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in timeline.partitions))
+        for cause in IdleCause
+    ]
+    idle_ns = sum(ns for _, ns in totals_ns)
     return doc.blocks(
         _partition_table(timeline.partitions),
-        _cause_table(timeline.partitions),
         doc.table(
-            timeline.waits[:_WAIT_ROWS],
+            sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
+            doc.words("Idle because of", lambda item: _spoken(item[0])),
+            doc.number("Time", lambda item: format_duration(item[1])),
+            doc.number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
+            doc.words("Meaning", lambda item: item[0].meaning),
+        ),
+        doc.table(
+            timeline.waits[:5],
             doc.identifier(
                 "Call", lambda one: one.name if one.copy is None else (doc.Code(one.name), f", {one.copy}")
             ),
@@ -73,7 +80,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
             caption="Calls that make the host wait for the device.",
         ),
         doc.table(
-            sorted(longest, key=lambda gap: -gap.duration_ns)[:_GAP_ROWS],
+            sorted(longest, key=lambda gap: -gap.duration_ns)[:5],
             doc.number("Longest gaps", "duration_ns"),
             doc.words("Cause", "cause", _spoken),
             doc.number("Step", "step", str, if_known=True),
@@ -88,13 +95,9 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     )
 
 
-def idle_causes(summary: Summary) -> Counter[IdleCause]:
-    """Idle time of the devices in use, by cause."""
-    return summed(cause for one in summary.timeline.in_use for cause in one.idle_by_cause.items())
-
-
 def _waiting(summary: Summary) -> doc.Meaning | None:
-    causes, span_ns = idle_causes(summary), sum(one.span_ns for one in summary.timeline.in_use)
+    causes = summed(cause for one in summary.timeline.in_use for cause in one.idle_by_cause.items())
+    span_ns = sum(one.span_ns for one in summary.timeline.in_use)
     if not span_ns:
         return None
     if not causes.total():
@@ -157,10 +160,8 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
     )
 
 
-def _path_table(summary: Summary) -> doc.Table | None:
+def _path_table(summary: Summary) -> doc.Table:
     step = summary.typical_step
-    if step is None or not step.critical_path:
-        return None
 
     def place(one: PathTotal) -> doc.Text:
         # What the host does before it launches an operator need not be of that operator.
@@ -169,25 +170,11 @@ def _path_table(summary: Summary) -> doc.Table | None:
         return ("until ", doc.Code(one.name)) if one.kind == "host" else doc.Code(one.name)
 
     return doc.table(
-        step.critical_path[:_PATH_ROWS],
+        () if step is None else step.critical_path[:6],
         doc.words("On the critical path", "kind"),
         doc.words("Of", place),
         doc.number("Per step" if summary.steps else "Time", "ns", format_duration),
         doc.number("Share", "fraction"),
-    )
-
-
-def _cause_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
-    totals_ns = [
-        (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in partitions)) for cause in IdleCause
-    ]
-    idle_ns = sum(ns for _, ns in totals_ns)
-    return doc.table(
-        sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
-        doc.words("Idle because of", lambda item: _spoken(item[0])),
-        doc.number("Time", lambda item: format_duration(item[1])),
-        doc.number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
-        doc.words("Meaning", lambda item: item[0].meaning),
     )
 
 

@@ -11,10 +11,7 @@ from opscope.model.trial import BestChanges, Correctness, TrialResult, TrialVerd
 from opscope.report import document as doc
 from opscope.units import UNKNOWN, counted, format_bytes, format_duration, format_ratio
 
-_SCHEMA_VERSION = 1
 _CHANGES = 3
-_LONGEST_CODE = 60
-_TOO_WIDE = 4  # ends of an interval, relative: its numbers tell nothing
 _STEPS = {
     "optimizer": "each ends with optimizer.step()",
     "forward": "each is a call of the model",
@@ -35,7 +32,7 @@ _IN_WORDS = {
 
 
 def trial_json(result: TrialResult) -> dict[str, Any]:
-    return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
+    return {"schema_version": 1, **msgspec.to_builtins(result)}
 
 
 def trial_document(result: TrialResult, command: str | None = None) -> doc.Document:
@@ -128,7 +125,7 @@ def _told(best: BestChanges) -> doc.Text:
 def _to_write(best: BestChanges, section: str) -> doc.Text:
     """The line to write; where there are several, the section that holds them: one is no edit."""
     lines = [line for line in best.patch.splitlines() if line.strip()]
-    if len(lines) == 1 and len(lines[0]) < _LONGEST_CODE:
+    if len(lines) == 1 and len(lines[0]) < 60:
         return doc.Code(lines[0], is_whole=True)
     return f"{counted(len(lines), 'line')}: see {section}"
 
@@ -154,7 +151,8 @@ def _best(result: TrialResult, best: BestChanges) -> tuple[doc.Block, ...]:
 
 def _percents(ends: tuple[float, float]) -> str:
     low, high = ends
-    return f"{100 * low:.1f} to {100 * high:.1f} %" if high < _TOO_WIDE * low else "too noisy"
+    # The numbers of so wide an interval tell nothing.
+    return f"{100 * low:.1f} to {100 * high:.1f} %" if high < 4 * low else "too noisy"
 
 
 def _details(result: TrialResult) -> doc.Section:

@@ -1,7 +1,6 @@
 """Two recordings, operator by operator and kernel by kernel; and which kernel took the place of which."""
 
 import tempfile
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -395,9 +394,3 @@ def test_among_equals_the_longest_are_paired():
     gemms = [(facts(f"old{time_ns}", family="gemm"), time_ns) for time_ns in (5, 50)]
     others = [(facts(f"new{time_ns}", family="gemm"), time_ns) for time_ns in (7, 3, 70)]
     assert names(gemms, others) == [("old50", "new70"), ("old5", "new7")]
-
-
-def test_figures_per_step_are_exact(compare):
-    comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 100}, count=7))
-    assert comparison.reference.per_step(1) == Fraction(1, 3)
-    assert comparison.reference.divisor == 3

@@ -192,24 +192,6 @@ def test_compressed_traces(tmp_path):
     assert files(tmp_path) == ["t.json.gz", "t.opscope.json"]
 
 
-def test_modules_are_recorded(tmp_path):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    with Profiler(tmp_path, warmup=0, with_modules=True) as profiler:
-        model(torch.ones(2, 4))
-    frames = names(profiler.cycles[0].trace_path, "python_function")
-    assert any(frame.startswith("nn.Module: Linear") for frame in frames)
-    assert profiler.cycles[0].sidecar.settings.with_stack
-
-
-def test_memory_and_shapes_are_recorded(tmp_path):
-    with Profiler(tmp_path, warmup=0, profile_memory=True) as profiler:
-        work()
-    trace = events(profiler.cycles[0].trace_path)
-    assert any(event["name"] == "[memory]" for event in trace)
-    matmul = next(event for event in trace if event["name"] == "aten::matmul")
-    assert matmul["args"]["Input Dims"] == [[4, 4], [4, 4]]
-
-
 @pytest.mark.exhaustive  # a process that imports torch
 def test_a_temporary_folder_lasts_until_the_interpreter_exits(tmp_path):
     program = (

@@ -537,7 +537,7 @@ def test_layers_run_with_torch_as_it_is(watched, is_recording):
     assert vars(torch.nn.Module)["__call__"] is watching
 
 
-def test_who_watches_first_is_called_inside_and_stays(watched, steps):
+def test_who_watches_first_is_called_inside_and_stays_until_a_tracer_puts_torchs_own_call_back(watched):
     called = []
 
     def around(module, call, args, kwargs):
@@ -550,26 +550,14 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
     model(torch.ones(1))
     source.stop()
     model(torch.ones(1))
-    inner.stop()
     assert called == [model, model]
-    assert vars(torch.nn.Module)["__call__"] is before
-
-
-def test_models_are_watched_again_where_a_tracer_put_torchs_own_call_back():
-    called = []
-
-    def around(module, call, args, kwargs):
-        called.append(module)
-        return call(*args, **kwargs)
-
-    before, model, calls = torch.nn.Module.__call__, torch.nn.Linear(1, 1), OutermostCalls(around)
-    calls.watch()
     torch.nn.Module.__call__ = before  # as torch.fx does after it has traced a backward pass
     model(torch.ones(1))
-    calls.watch()
+    assert called == [model, model]
+    inner.watch()
     model(torch.ones(1))
-    calls.stop()
-    assert called == [model]
+    inner.stop()
+    assert called == [model, model, model]
     assert vars(torch.nn.Module)["__call__"] is before
 
 

@@ -51,11 +51,13 @@ def test_autograd_records_by_the_same_schedule(tmp_path):
             assert session.scalar("SELECT count(*) FROM steps") == 2
 
 
-def test_autograd_takes_the_same_options(tmp_path):
+@pytest.mark.parametrize("engine", ["profiler", "autograd"])
+def test_memory_shapes_and_modules_are_recorded(tmp_path, engine):
     model = torch.nn.Linear(4, 4)
-    options = {"with_modules": True, "profile_memory": True, "engine": "autograd"}
+    options = {"with_modules": True, "profile_memory": True, "engine": engine}
     with Profiler(tmp_path, warmup=0, active=1, **options) as profiler:
         model(torch.ones(2, 4))
+    assert profiler.cycles[0].sidecar.settings.with_stack
     trace = json.loads(profiler.cycles[0].trace_path.read_text())["traceEvents"]
     names = {event["name"] for event in trace}
     assert "[memory]" in names

@@ -286,7 +286,20 @@ def work_places(session: Session) -> dict[int, set[str]]:
 
 def _charged(operators: Operators, activities: ProgramActivities, frames: Frames, forest: Forest) -> Int64:
     """The call each activity is charged to, as a position in the forest; -1 for none."""
-    place, last = _by_operators(operators, activities, within(forest, operators))
+    # By way of forward operators and callers, from where each operator was called; and the one asked last.
+    at_operator, asked = within(forest, operators), activities.operator
+    place, last = gather(at_operator, asked), asked.copy()
+    left = np.flatnonzero((place < 0) & (asked >= 0))
+    # Backward of backward of …: each goes to the forward operator or outwards, so a sound trace needs few.
+    for _ in range(64):
+        engine = gather(operators.engine, last[left])
+        onward = gather(operators.forward, engine)
+        onward = np.where(onward < 0, gather(operators.parent, engine), onward)
+        left, onward = left[onward >= 0], onward[onward >= 0]
+        if not len(left):
+            break
+        last[left], place[left] = onward, at_operator[onward]
+        left = left[place[left] < 0]
     # A composite operator may call Python again, so the launch itself may lie deeper than its start.
     called = enclosing(forest, activities.call_thread, activities.call_start_ns)
     called = _inside(forest, called, operators, activities.operator)
@@ -504,10 +517,6 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
     return found
 
 
-# Backward of backward of …: each step goes to the forward operator or outwards, so a sound trace needs few.
-_MOST_STEPS = 64
-
-
 def within(forest: Forest, operators: Operators) -> Int64:
     """Innermost interval open at each operator's start, as a position in the forest; -1 for none.
 
@@ -519,28 +528,6 @@ def within(forest: Forest, operators: Operators) -> Int64:
         found = enclosing(forest, operators.thread[part], operators.start_ns[part])
         place[part] = _inside(forest, found, operators, operators.engine[part])
     return place
-
-
-def _by_operators(
-    operators: Operators, activities: ProgramActivities, at_operator: Int64
-) -> tuple[Int64, Int64]:
-    """The place of each activity by way of forward operators and callers, and the operator asked last.
-
-    `at_operator` is where each operator was called from; -1 is not known of itself.
-    """
-    asked = activities.operator
-    place, last = gather(at_operator, asked), asked.copy()
-    left = np.flatnonzero((place < 0) & (asked >= 0))
-    for _ in range(_MOST_STEPS):
-        engine = gather(operators.engine, last[left])
-        onward = gather(operators.forward, engine)
-        onward = np.where(onward < 0, gather(operators.parent, engine), onward)
-        left, onward = left[onward >= 0], onward[onward >= 0]
-        if not len(left):
-            break
-        last[left], place[left] = onward, at_operator[onward]
-        left = left[place[left] < 0]
-    return place, last
 
 
 def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -> Int64:

@@ -17,7 +17,6 @@ import numpy as np
 
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import (
-    Operators,
     call_forest,
     inherit,
     module_places,
@@ -63,18 +62,6 @@ class PathTree:
 # Of a bound method; it would split the stacks of one function by the object it was called on.
 _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
-
-
-def _operator_intervals(session: Session, operators: Operators, tree: PathTree) -> Arrays:
-    """Operators, in the columns that frames have too; `operator` is the position, -1 of a frame."""
-    query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
-    name_hash = columns(session, query, order_by="operator_id")["name_hash"]
-    names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
-    at, one = np.arange(len(operators)), operators
-    return {
-        "trace": one.trace, "thread": one.thread, "start_ns": one.start_ns, "end_ns": one.end_ns,
-        "sequence": at + _AFTER_FRAMES, "name_id": tree.named(name_hash, names), "operator": at,
-    }  # fmt: skip
 
 
 def _frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> Arrays:
@@ -166,7 +153,22 @@ class _Stacks:
         self.tree = PathTree()
         self._session, self._basis = session, basis
         self._operators = read_operators(session)
-        found = _operator_intervals(session, self._operators, self.tree)
+        # Operators, in the columns that frames have too; `operator` is the position, -1 of a frame.
+        query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
+        name_hash = columns(session, query, order_by="operator_id")["name_hash"]
+        names = dict(
+            session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators")
+        )
+        at, one = np.arange(len(self._operators)), self._operators
+        found = {
+            "trace": one.trace,
+            "thread": one.thread,
+            "start_ns": one.start_ns,
+            "end_ns": one.end_ns,
+            "sequence": at + _AFTER_FRAMES,
+            "name_id": self.tree.named(name_hash, names),
+            "operator": at,
+        }
         if basis is not StackBasis.OPERATOR:
             frames = _frame_intervals(session, self.tree, only_modules=basis is StackBasis.MODULE)
             found = {name: np.concatenate((column, frames[name])) for name, column in found.items()}
@@ -177,7 +179,11 @@ class _Stacks:
 
     def _nodes(self) -> Int64:
         """The path of each interval, in preorder."""
-        node, root = np.full(len(self._forest), NONE), self._roots()
+        node, root = np.full((2, len(self._forest)), NONE)
+        if self._basis is not StackBasis.OPERATOR:
+            what = "module" if self._basis is StackBasis.MODULE else "Python stack"
+            bare = (self._forest.parent < 0) & (self._operator >= 0)
+            root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is not StackBasis.MODULE:
             self._descend(node, root, np.ones(len(node), dtype=np.bool_))
             return node
@@ -232,15 +238,6 @@ class _Stacks:
         names = dict(self._session.known("SELECT name_id, name FROM kernel_names"))
         leaf = self.tree.under(above, self.tree.named(rows["name_id"], names))
         return activities.trace, leaf, activities.duration_ns
-
-    def _roots(self) -> Int64:
-        root = np.full(len(self._forest), NONE)
-        if self._basis is StackBasis.OPERATOR:
-            return root
-        what = "module" if self._basis is StackBasis.MODULE else "Python stack"
-        bare = (self._forest.parent < 0) & (self._operator >= 0)
-        root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
-        return root
 
     def _interval_of(self) -> Int64:
         """The interval of each operator; -1 for none."""

@@ -175,7 +175,8 @@ def _charge_thread(
         covered_ns.append(overlap(covered, start_ns, end_ns))
     shares = np.diff(np.array([*covered_ns, end_ns - start_ns]), axis=0)
     _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
-    _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
+    # The first three layers are of the launching thread itself.
+    _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[3:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
     for (cause, _), share in zip((*layers, (IdleCause.NOTHING_SCHEDULED, None)), shares, strict=True):
         if cause is IdleCause.HOST_LAUNCH:
@@ -183,10 +184,6 @@ def _charge_thread(
         else:
             account.charge(gap, cause, share)
     return gap, start_ns, host_ns
-
-
-# Position of the first layer that is not of the launching thread itself.
-_OTHER_THREADS = 3
 
 
 def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
@@ -272,9 +269,6 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     return group, longest, np.minimum(sum_by(group, lost_ns, len(first)), passed_ns)
 
 
-_LONGEST = 10
-
-
 class DeviceIdle(msgspec.Struct, frozen=True):
     trace: TraceRecords
     window: TraceWindow
@@ -303,7 +297,7 @@ def longest_gaps(
     """The longest gaps of a device, the longest first; of equal ones the earlier."""
     account, device, trace = idle.account, idle.device, idle.trace
     starts_ns, ends_ns = account.gaps
-    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
+    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:10].tolist():
         start_ns, end_ns = int(starts_ns[index]), int(ends_ns[index])
         # Whom the device waited for until then, the thread that launched first.
         handed_ns, own = int(account.handed_ns[index]), int(account.thread[index])

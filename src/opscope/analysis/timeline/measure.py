@@ -46,7 +46,6 @@ from opscope.analysis.timeline.values import (
 )
 from opscope.analysis.timeline.windows import TraceWindow, device_steps, occupation
 from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 
@@ -133,7 +132,10 @@ def _host_time(
 
 def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
-    latency = np.sort(_latencies(device, calls)[1])
+    launched = device.is_kernel & (device.call >= 0)
+    # Activities come by start, so the first of each call is the first kernel of a graph replay.
+    call, first = np.unique(device.call[launched], return_index=True)
+    latency = np.sort(device.start_ns[launched][first] - calls.start_ns[call])
     count = len(latency)
     if not count:
         return None
@@ -144,29 +146,8 @@ def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency
     )
 
 
-def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
-    """Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's."""
-    launched = device.is_kernel & (device.call >= 0)
-    # Activities come by start, so the first of each call is the first kernel of a graph replay.
-    call, first = np.unique(device.call[launched], return_index=True)
-    starts = device.start_ns[launched][first]
-    return starts, starts - calls.start_ns[call]
-
-
 def _queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
     """How many activities are queued or running; None where no launch was recorded or the window is empty."""
-    moments, depth = _depths(device, calls, window)
-    duration_ns = overlap(window, moments[:-1], moments[1:])
-    window_ns = int(duration_ns.sum())
-    if not window_ns or not np.any(device.call >= 0):
-        return None
-    mean = float((depth * duration_ns).sum()) / window_ns
-    most, empty = int(depth[duration_ns > 0].max()), int(duration_ns[depth == 0].sum()) / window_ns
-    return QueueDepth(device.trace_id, device.device, mean, most, empty)
-
-
-def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[Int64, Int64]:
-    """Moments that reach over the window and all activities, and the depth from each to the next."""
     edges = np.concatenate((device.start_ns, device.end_ns, *window))
     first, last = int(edges.min()), int(edges.max())
     launched = np.minimum(device.start_ns, gather(calls.start_ns, device.call))
@@ -178,12 +159,14 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     order = np.argsort(times, kind="stable")
     times, depth = times[order], np.cumsum(change[order])
     is_last = np.append(times[1:] > times[:-1], True)
-    return times[is_last], depth[is_last][:-1]
-
-
-# Below this number the quartiles are the values themselves, and none can lie beyond them.
-_LEAST_STEPS = 4
-_FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
+    moments, depth = (times[is_last], depth[is_last][:-1])
+    duration_ns = overlap(window, moments[:-1], moments[1:])
+    window_ns = int(duration_ns.sum())
+    if not window_ns or not np.any(device.call >= 0):
+        return None
+    mean = float((depth * duration_ns).sum()) / window_ns
+    most, empty = int(depth[duration_ns > 0].max()), int(duration_ns[depth == 0].sum()) / window_ns
+    return QueueDepth(device.trace_id, device.device, mean, most, empty)
 
 
 def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
@@ -193,9 +176,11 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
         return None
     durations = np.array([step.end_ns - step.start_ns for step in steps], dtype=np.int64)
     outliers: tuple[int, ...] = ()
-    if len(steps) >= _LEAST_STEPS:
+    # Below this number the quartiles are the values themselves, and none can lie beyond them.
+    if len(steps) >= 4:
         low, high = np.quantile(durations.astype(np.float64), (0.25, 0.75))
-        reach = _FENCE * (high - low)
+        # Tukey's fence. Source: J. W. Tukey, Exploratory Data Analysis, 1977
+        reach = 1.5 * (high - low)
         beyond = (durations < low - reach) | (durations > high + reach)
         outliers = tuple(steps[place].number for place in np.flatnonzero(beyond).tolist())
     return StepStatistics(

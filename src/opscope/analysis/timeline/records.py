@@ -187,12 +187,6 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     return tuple(found)
 
 
-# A driver accepts some 1024 launches ahead of the device and then lets the host wait in the launch call: a
-# trace of a busy V100 has 1012 to 1022 unfinished ones at each of its 700 launches that took longer than 0.1
-# ms.
-_FULL_QUEUE = 1000
-
-
 def blocked_launches(trace: TraceRecords) -> tuple[Int64, int]:
     """Launches in which the host waited for a place in a full queue, and what a launch takes as a rule."""
     calls = trace.calls
@@ -207,7 +201,10 @@ def blocked_launches(trace: TraceRecords) -> tuple[Int64, int]:
     begun = np.searchsorted(np.sort(start_ns), start_ns)
     queued = begun - np.searchsorted(np.sort(finished[launches]), start_ns)
     usual_ns = int(median(end_ns - start_ns))
-    return launches[(queued >= _FULL_QUEUE) & (end_ns - start_ns > 2 * usual_ns)], usual_ns
+    # A driver accepts some 1024 launches ahead of the device and then lets the host wait in the launch call:
+    # a trace of a busy V100 has 1012 to 1022 unfinished ones at each of its 700 launches that took longer
+    # than 0.1 ms.
+    return launches[(queued >= 1000) & (end_ns - start_ns > 2 * usual_ns)], usual_ns
 
 
 def _devices(

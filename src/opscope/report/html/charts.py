@@ -37,15 +37,9 @@ from opscope.units import (
 )
 
 _STEP_BARS = 24
-_CELLS = 1_024  # of the map of ranks and steps
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
-_ALL_PIECES = 48_000  # of the timelines of all other steps, about 0.7 MB
 _MOST_STEPS = 48  # that have a timeline
-_FINEST = 4_000  # parts of a step that are told apart
-_LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
-_MOST_NODES = 1_000
-_PASSED = 0.98  # of all time
 _DEEPEST = 9  # levels of the icicle seen at once
 
 _COLORS = {
@@ -84,7 +78,8 @@ def session_charts(session: Session, summary: Summary) -> Iterator[fig.Chart]:
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
-    times = step_times(records, most=_CELLS if has_ranks else _MOST_STEPS)
+    # As many cells of the map of ranks and steps.
+    times = step_times(records, most=1_024 if has_ranks else _MOST_STEPS)
     if times:
         yield _steps_chart(times, summary)
     yield from _ranks_chart(times)
@@ -96,16 +91,6 @@ def session_charts(session: Session, summary: Summary) -> Iterator[fig.Chart]:
     above = "module → operator → kernel" if has_modules else "operator → kernel"
     yield from _icicle_chart(stack_profiles(session, by=basis), summary, section, above)
     yield from _timeline_chart(session, records, summary, times)
-
-
-def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
-    used = {(one.trace_id, one.step) for one in summary.counted_steps}
-    lengths = {
-        (one.trace_id, one.step): one.end_ns - one.start_ns for devices in steps for one in devices[:1]
-    }
-    usual = {step: ns for step, ns in lengths.items() if step in used} or lengths
-    median = sorted(usual.values())[len(usual) // 2]
-    return list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
 
 
 def _steps_chart(every: Sequence[StepTime], summary: Summary) -> fig.Chart:
@@ -394,11 +379,12 @@ def _icicle_chart(
             leaves.add(parent)
     if not whole:
         return
-    least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
+    # A node of the icicle has a little of the device time at least, and is one of the largest.
+    least = max(whole * 0.0005, sorted(weights, reverse=True)[:1_000][-1])
     kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
     # Through what nearly all of the time passes, a program's start for one, is above the picture.
     level = -1
-    while through := [one for one, parent, _ in kept if parent == level and weights[one] > _PASSED * whole]:
+    while through := [one for one, parent, _ in kept if parent == level and weights[one] > 0.98 * whole]:
         level = through[0]
     operators = {one.name for one in summary.operators}
     whole_label, title = "all device time", "Device time from the program down to the kernels"
@@ -450,7 +436,16 @@ def _timeline_chart(
         return
     models = step_models(session, records, only=[steps[0][0].trace_id])
     path = models[0].recorded_path if models else ()
-    front, each = _typical(summary, steps), min(_MOST_PIECES, _ALL_PIECES // len(steps))
+    # In front is a step of the usual length.
+    used = {(one.trace_id, one.step) for one in summary.counted_steps}
+    lengths = {
+        (one.trace_id, one.step): one.end_ns - one.start_ns for devices in steps for one in devices[:1]
+    }
+    usual = {step: ns for step, ns in lengths.items() if step in used} or lengths
+    median = sorted(usual.values())[len(usual) // 2]
+    front = list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
+    # All other steps' timelines take about 0.7 MB together.
+    each = min(_MOST_PIECES, 48_000 // len(steps))
     of_all = "" if len(steps) == 1 else " Press p and n for the steps before and after."
     if len(steps) < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
         of_all += f" The first {len(steps)} of {recorded:,} steps are here."
@@ -466,7 +461,8 @@ def _timeline_chart(
 def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig.Chart:
     span_ns = view.end_ns - view.start_ns
     unit = fig.unit_of(span_ns)
-    finest_ns = max(1, span_ns // _FINEST)
+    # So many parts of a step are told apart.
+    finest_ns = max(1, span_ns // 4_000)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
         if sum(len(one[0]) for one in pieces) <= most:
@@ -523,7 +519,15 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig
     layout = {
         "barmode": "overlay",
         "xaxis": fig.axis(f"Time since the start ({unit.name})", range=[0, span_ns / unit.ns]),
-        "yaxis": {**fig.row_axis([one.title for one in view.lanes]), "fixedrange": True},
+        "yaxis": {
+            "tickvals": list(range(len(view.lanes))),
+            "ticktext": [fig.as_text(one.title) for one in view.lanes],
+            "range": [len(view.lanes) - 0.4, -0.6],
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+        },
         "hovermode": "closest",
         "dragmode": "zoom",
     }

@@ -19,7 +19,6 @@ from opscope.visible_text import visible
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
 LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")
 LABEL = 90  # characters of a name in a picture; the tables have it whole
-_FEW_POWERS = 4  # of ten on an axis, that need more ticks
 _LINE = 64  # characters of a line beside the pointer
 _READ_CELLS = 12  # side by side, that their text is read
 
@@ -153,21 +152,11 @@ def cells(
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
 
 
-def row_axis(titles: Sequence[str]) -> dict[str, Any]:
-    return {
-        "tickvals": list(range(len(titles))),
-        "ticktext": [as_text(title) for title in titles],
-        "range": [len(titles) - 0.4, -0.6],
-        "automargin": True,
-        "showgrid": False,
-        "zeroline": False,
-    }
-
-
 def log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
     """An axis with a tick at each power of ten, or at 1, 2 and 5; plotly's own would be raised exponents."""
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) < _FEW_POWERS else (1,)
+    # Few powers of ten need more ticks.
+    steps = (1, 2, 5) if len(powers) < 4 else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps]
     ticks = [tick for tick in ticks if low <= tick <= high]
     return {

@@ -35,8 +35,6 @@ from opscope.report.provenance import operator_chain_facts
 from opscope.visible_text import visible
 
 _REPEAT = "To repeat"
-_ROWS = 300  # of tables that can be searched
-_CHAINS = 200  # operators whose way to the source is in the page
 
 
 def session_page(
@@ -47,11 +45,12 @@ def session_page(
     command: str = "",
     language: Language = Language.EN,
 ) -> str:
+    # The page holds the way to the source of so many operators, and so many rows that can be searched.
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
-        for one in summary.operators[:_CHAINS]
+        for one in summary.operators[:200]
     }
-    rows = None if top is None else max(top, _ROWS)
+    rows = None if top is None else max(top, 300)
     document = recording_document(summary, top=rows, is_full=True, detailed=top)
     charts = tuple(session_charts(session, summary))
     return render_page(document, charts, chains=chains, command=command, language=language)
