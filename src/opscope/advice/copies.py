@@ -50,10 +50,10 @@ def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             calls >= rule.threshold("least_copies") and size_bytes < rule.threshold("most_bytes") * calls
         )
         if is_paged and not run.is_minor(total_ns, rule):
-            copies = f"{counted(calls, 'copy')} of {format_bytes(size_bytes / calls)}"
-            told = f"{copies} bring pages of managed memory back as the host touches them"
+            copies, size = counted(calls, "copy"), format_bytes(size_bytes / calls)
+            told = f"{copies} of {size} bring pages of managed memory back as the host touches them"
             if is_upload:
-                told = f"{copies} bring pages of managed memory to the device as kernels touch them"
+                told = f"{copies} of {size} bring pages of managed memory to the device as kernels touch them"
             yield Advice(
                 f"{told}; they take {run.device_time(total_ns)}.",
                 run.evidence(total_ns, calls=calls, copied_bytes=size_bytes),
