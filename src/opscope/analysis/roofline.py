@@ -95,10 +95,10 @@ class Roofline(msgspec.Struct, frozen=True):
     def fraction(self) -> float | None:
         """Attainable over actual time: 1 is at the limit, more only where a cache served.
 
-        None where less than half of the costed time is held against the limits.
+        None where less than four fifths of the costed time is held against the limits.
         """
         held_ns = self.costed_ns if self.held_ns is None else self.held_ns
-        if self.attainable_ns is None or not held_ns or held_ns * 2 < self.costed_ns:
+        if self.attainable_ns is None or not held_ns or held_ns < 0.8 * self.costed_ns:
             return None
         return self.attainable_ns / held_ns
 
