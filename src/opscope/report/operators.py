@@ -139,16 +139,16 @@ def operator_table(
     summary: Summary, operators: tuple[OperatorTotal, ...], *, per_step: bool = False
 ) -> doc.Table:
     """The given operators, one a row, numbered from 1; their device time of all of it, or of a step."""
+    each = {one.name: summary.operators_per_step.get(one.name, (0, 0)) for one in operators if per_step}
+    operators = tuple(sorted(operators, key=lambda one: -each.get(one.name, (0, 0))[1]))  # as shown
     rank = {id(operator): f"{index}" for index, operator in enumerate(operators, 1)}
     named = doc.number("#", lambda operator: rank[id(operator)]), doc.identifier("Operator", "name")
     calls = doc.number("Calls", "calls")
     own = doc.number("Self CPU", "self_cpu_ns", spare=3 if summary.has_device else 0)
-    total = doc.number("Total CPU", "total_cpu_ns")
     share = doc.number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
     if not summary.has_device:
-        return doc.table(operators, *named, calls, own, share, total)
+        return doc.table(operators, *named, calls, own, share, doc.number("Total CPU", "total_cpu_ns"))
     if per_step:
-        each = {one.name: summary.operators_per_step.get(one.name, (0, 0)) for one in operators}
         step_ns = sum(one.device_ns for one in summary.counted_steps) / len(summary.counted_steps)
         return doc.table(
             operators,
