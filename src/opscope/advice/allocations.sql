@@ -2,11 +2,11 @@
 -- trace that have some, host time in ns, their ids. Parameters: steps to leave out, as trace and number; these functions.
 -- Where no steps were recorded: of all calls, if half of what was taken is given back before the last was taken.
 -- Reads runtime_calls, steps.
-WITH calls AS (FROM runtime_calls WHERE list_contains($2::VARCHAR[], name)),
+WITH calls AS (
+    SELECT *, contains(name, 'Free') AS frees FROM runtime_calls WHERE list_contains($2::VARCHAR[], name)),
 again AS (
     SELECT trace_id
-    FROM (SELECT *, contains(name, 'Free') AS frees,
-            max(start_ns) FILTER (NOT contains(name, 'Free')) OVER (PARTITION BY trace_id) AS last_ns FROM calls)
+    FROM (SELECT *, max(start_ns) FILTER (NOT frees) OVER (PARTITION BY trace_id) AS last_ns FROM calls)
     WHERE NOT EXISTS (FROM steps)
     GROUP BY trace_id
     HAVING 2 * count(*) FILTER (frees AND start_ns < last_ns) >= count(*) FILTER (NOT frees))

@@ -47,7 +47,7 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
     kernels = [one for one in run.summary.kernels if "ccl" in one.name]
     by_kernel = summed(("AllReduce" in one.name, one.total_ns) for one in kernels)
-    uneven = [] if is_known else run.session.query(sql(__package__, "uneven_collectives"))
+    uneven = [] if is_known or slow else run.session.query(sql(__package__, "uneven_collectives"))
     is_uneven = 2 * sum(excess_ns for *_, excess_ns in uneven) > by_kernel.total()
     if slow is not None:
         note += (

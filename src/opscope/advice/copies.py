@@ -34,16 +34,12 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-_UPLOAD, _DOWNLOAD = "Memcpy Unified HtoD", "Memcpy Unified DtoH"
-
-
 @finds
 def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    for is_upload in (True, False):
-        way = _UPLOAD if is_upload else _DOWNLOAD
-        moved = [one for one in run.summary.kernels if one.name.startswith(way)]
+    for way in ("HtoD", "DtoH"):
+        moved = [one for one in run.summary.kernels if one.name.startswith(f"Memcpy Unified {way}")]
         totals = [(one.calls, one.total_ns, one.size_bytes or 0) for one in moved]
-        if moved and is_upload:  # those that come while a kernel runs
+        if moved and way == "HtoD":  # those that come while a kernel runs
             totals = run.session.query(sql(__package__, "page_faults"))
         calls, total_ns, size_bytes = map(sum, zip(*totals, strict=True)) if totals else (0, 0, 0)
         is_paged = (
@@ -52,7 +48,7 @@ def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_paged and not run.is_minor(total_ns, rule):
             copies, size = counted(calls, "copy"), format_bytes(size_bytes / calls)
             told = f"{copies} of {size} bring pages of managed memory back as the host touches them"
-            if is_upload:
+            if way == "HtoD":
                 told = f"{copies} of {size} bring pages of managed memory to the device as kernels touch them"
             yield Advice(
                 f"{told}; they take {run.device_time(total_ns)}.",

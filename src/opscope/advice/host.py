@@ -41,14 +41,12 @@ _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
 torch.where(mask, values, 0).sum() / mask.sum()   # instead of values[mask].mean()
 values[rows]   # rows = mask.nonzero().squeeze(1), once, where the mask stays the same"""
+_FEW_NUMBERS = (
+    "The host needs a few numbers of the device to go on: keep what they decide on the device, or read "
+    "many of them at once."
+)
 # By how the names of operators that wait for values begin: what to do, and as code.
 _OF_VALUES = (
-    (
-        tuple(PASSING),
-        "The host needs a few numbers of the device to go on: keep what they decide on the device, or read "
-        "many of them at once.",
-        "",
-    ),
     (
         "aten::index",
         "The host waits for how many rows a mask selects: index with rows found once, or work on all rows "
@@ -216,14 +214,15 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and not (run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count):
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
-        is_passed = longest.operator is None or longest.operator in PASSING
-        is_small = (longest.size_bytes or math.inf) <= _MOST_OF_NUMBERS * longest.calls
-        is_download = "DtoH" in copy and is_passed and not is_small
-        better = run.book.rules["advice.host_copies"] if is_download else rule
+        is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)
+        is_small = is_download and (longest.size_bytes or math.inf) <= _MOST_OF_NUMBERS * longest.calls
+        better = run.book.rules["advice.host_copies"] if is_download and not is_small else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         is_question = operator in _QUESTIONS
         if is_upload:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
+        elif is_small and of_torch:
+            suggestion, change = _FEW_NUMBERS, ""
         elif is_download and of_torch:
             change = _LATER
         # Only a number can be asked for later, and only a copy be made beside what follows.

@@ -336,7 +336,7 @@ def _unknown_name(
         every |= {file for one in facts for file in _files_of(one)}
     # By what people type of them: the last part.
     known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
-    # share of characters in common, of names called similar
+    # The share of characters that similar names have in common.
     close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=0.7)
     return InputError(
         f"nothing is known by the name {wanted!r}",
