@@ -221,8 +221,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_question = operator in _QUESTIONS
         if is_upload:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
-        elif is_small and of_torch:
-            suggestion, change = _FEW_NUMBERS, ""
+        elif of_torch and (is_small or (is_question and longest.calls > _MOST_OF_LOSSES * run.step_count)):
+            suggestion, change = _FEW_NUMBERS, _AT_ONCE if is_question else ""
         elif is_download and of_torch:
             change = _LATER
         # Only a number can be asked for later, and only a copy be made beside what follows.
@@ -258,6 +258,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 _MOST_OF_A_BATCH = 8  # tensors
+_MOST_OF_LOSSES = 16  # a step: more numbers are read element by element, or decide how a loop goes on
+_AT_ONCE = "numbers = torch.stack(results).tolist()   # one wait, in place of .item() for each"
 _MADE_THERE = (
     "Make these tensors on the device, once if they are the same each time; copy what must come from the "
     "host as one tensor."

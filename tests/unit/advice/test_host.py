@@ -90,13 +90,18 @@ def test_a_wait_counts_of_the_step_without_the_recorder(advise_on, recorder_ns, 
 
 
 @pytest.mark.parametrize(
-    ("operator", "words"), [("aten::to", "results.copy_"), ("aten::item", "loss.detach()")]
+    ("operator", "calls", "words"),
+    [
+        ("aten::to", 1, "results.copy_"),
+        ("aten::item", 16, "loss.detach()"),
+        ("aten::item", 17, "torch.stack(results).tolist()"),
+    ],
 )
-def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
-    advise_on, asked, operator, words
+def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later_or_at_once(
+    advise_on, asked, operator, calls, words
 ):
     copy = "Memcpy DtoH (Device -> Pageable)"
-    call = WaitingCall("cudaMemcpyAsync", operator, None, 1, 2 * MS, MS, copy=copy, call_ids=(7,))
+    call = WaitingCall("cudaMemcpyAsync", operator, None, calls, 2 * MS, MS, copy=copy, call_ids=(7,))
     facts = waiting(
         IdleCause.SYNCHRONIZATION, MS, hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,)
     )
