@@ -7,7 +7,7 @@ is new comes in with an empty translation, what is no longer said goes out.
 from __future__ import annotations
 
 import ast
-import io
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,12 +15,11 @@ from itertools import chain
 from pathlib import Path
 
 import tomli
-from babel.messages import pofile
-from babel.messages.catalog import Catalog, Message
 
 from opscope.units import plural_of
 
 SOURCE = Path(__file__).parent.parent / "src/opscope"
+Catalog = dict[str, dict[str, str]]  # by the file that says it, each message with its translation
 # Who speaks in reports (`file:class` for a part); what other modules say are errors, and words of commands.
 SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
@@ -275,65 +274,32 @@ def _spoken(text: str) -> Iterator[str]:
 
 def path_of(language: str) -> Path:
     """The catalog of a language."""
-    return SOURCE / "locale" / language / "LC_MESSAGES/opscope.po"
+    return SOURCE / "locale" / f"{language}.json"
 
 
-# Over messages that reports put together of parts, so that no source has them whole.
-_COMPOSED = "(composed)"
+# Where messages stand that reports put together of parts, so that no source has them whole.
+COMPOSED = "(composed)"
 
 
-def updated(path: Path, wanted: dict[str, str]) -> Catalog:
+def updated(old: Catalog, wanted: dict[str, str]) -> Catalog:
     """The catalog with an empty translation for what is new, and without what is no longer said."""
-    with path.open("rb") as file:
-        old = pofile.read_po(file)
-    known = {message: entry for entry in old if entry.id for message in _forms(entry)}
-    composed = {message for message, entry in known.items() if _COMPOSED in entry.auto_comments}
-    files = dict.fromkeys(composed, _COMPOSED) | wanted
-    texts = {message: _text(known[message]) if message in known else "" for message in files}
-    new = Catalog("zh", header_comment=old.header_comment, fuzzy=False)
-    new.mime_headers = old.mime_headers
-    plurals: set[str] = set()
-    for message in sorted(files, key=lambda one: (files[one], one)):
-        plural = plural_of(message)
-        is_noun = message.startswith("{} ") and message.count(" ") == 1
-        if is_noun and texts.get(plural) and texts[plural] == texts[message]:
-            new.add((message, plural), (texts[message],), auto_comments=[files[message]])
-            plurals.add(plural)
-    for message in sorted(files, key=lambda one: (files[one], one)):
-        if message not in new and message not in plurals:
-            new.add(message, texts[message], auto_comments=[files[message]])
-    for entry in new:
-        entry.flags.clear()
-    return new
+    known = {message: text for of_file in old.values() for message, text in of_file.items()}
+    files = dict.fromkeys(old[COMPOSED], COMPOSED) | wanted
+    return {
+        file: {message: known.get(message, "") for message in sorted(files) if files[message] == file}
+        for file in sorted(set(files.values()))
+    }
 
 
-def _forms(entry: Message) -> tuple[str, ...]:
-    return (entry.id,) if isinstance(entry.id, str) else tuple(entry.id)
-
-
-def _text(entry: Message) -> str:
-    return str(entry.string if isinstance(entry.string, str) else entry.string[0])
-
-
-def untranslated(catalog: Catalog) -> list[str]:
-    """Its messages without words."""
-    return [_forms(entry)[0] for entry in catalog if entry.id and not _text(entry)]
-
-
-def written(catalog: Catalog) -> bytes:
-    """The catalog as a file: no line is wrapped, no date is in it."""
-    stream = io.BytesIO()
-    pofile.write_po(stream, catalog, width=0)
-    return b"\n".join(line for line in stream.getvalue().split(b"\n") if not line.startswith(_DATED))
-
-
-_DATED = (b'"POT-Creation-', b'"PO-Revision-', b'"Generated-', b'"Last-', b'"Report-', b'"Language-Team')
+def written(catalog: Catalog) -> str:
+    """The catalog as a file: a line for each message."""
+    return json.dumps(catalog, ensure_ascii=False, indent=0) + "\n"
 
 
 if __name__ == "__main__":
     path = path_of("zh")
-    catalog = updated(path, messages())
+    catalog = updated(json.loads(path.read_text(encoding="utf-8")), messages())
     if "--update" in sys.argv:
-        path.write_bytes(written(catalog))
-    for message in untranslated(catalog):
+        path.write_text(written(catalog), encoding="utf-8")
+    for message in (one for of_file in catalog.values() for one, text in of_file.items() if not text):
         print(f"no translation: {message}")

@@ -1,7 +1,7 @@
 """A Document in another language: translated once, as a whole, just before it is rendered.
 
-Composers write English and call nothing: messages are found in finished texts, by the gettext catalogs in
-`locale/LANGUAGE/LC_MESSAGES/opscope.po`. A message is a whole text or a template, `{} of device time is {}`,
+Composers write English and call nothing: messages are found in finished texts, by the catalogs in
+`locale/LANGUAGE.json`. A message is a whole text or a template, `{} of device time is {}`,
 whose places hold what is itself a message, a number or a name. A text is matched with the template that
 explains most of it; what matches none is translated clause by clause, or stays English whole: never in part.
 Names, code and paths stay as they are. English is given back as it came, without a look.
@@ -9,10 +9,9 @@ Names, code and paths stay as they are. English is given back as it came, withou
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
@@ -53,8 +52,8 @@ def translated_words(text: str, language: Language) -> str:
 
 @cache
 def catalog(language: Language) -> Catalog:
-    path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")
-    return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
+    path = resources.files("opscope").joinpath(f"locale/{language}.json")
+    return Catalog(catalog_entries(msgspec.json.decode(path.read_bytes())))
 
 
 _Part = TypeVar("_Part", doc.Document, doc.Section)
@@ -321,17 +320,11 @@ def _is_figure(text: str) -> bool:
     return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
 
 
-# An entry as babel writes it without wrapping.
-_ENTRY = lazy_pattern(r'^msgid (".+")\n(?:msgid_plural (".+")\n)?msgstr(?:\[0\])? (".+")$', re.MULTILINE)
-
-
-def catalog_entries(file: str) -> Iterator[tuple[str, str]]:
-    """Each message of a .po file with its translation, singular and plural; what has none is left out."""
-    for match in _ENTRY.finditer(file):
-        *forms, text = (json.loads(one) for one in match.groups() if one)
-        for message in forms:
-            yield message, text
-            for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
-                clauses, own = message.split(joint), text.split(stop)
-                if len(clauses) == len(own) > 1 and "{0}" not in text:
-                    yield from zip(clauses, own, strict=True)
+def catalog_entries(files: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each message of a catalog with its translation, and its clauses; what has none is left out."""
+    for message, text in (entry for messages in files.values() for entry in messages.items() if entry[1]):
+        yield message, text
+        for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
+            clauses, own = message.split(joint), text.split(stop)
+            if len(clauses) == len(own) > 1 and "{0}" not in text:
+                yield from zip(clauses, own, strict=True)
