@@ -16,7 +16,7 @@ from opscope.toolchain.doctor.machine import (
 )
 
 BARE = {
-    "machine": MachineFacts("Linux 6.1 x86_64", pci_gpu_count=0),
+    "machine": MachineFacts("Linux 6.1 x86_64"),
     "packages": {},
     "driver": Driver(),
     "devices": (),
@@ -40,7 +40,7 @@ def test_this_machine_as_it_is(opscope):
     outcome = opscope("doctor", "--json")
     document = outcome.json
     assert outcome.err == ""
-    assert document["schema_version"] == 6
+    assert document["schema_version"] == 7
     assert [one["code"] for one in document["checks"]] == [one.code for one in CHECKS]
     required = {one["code"]: one["verdict"] for one in document["checks"] if one["is_required"]}
     assert document["can_profile"] == ("problem" not in required.values()) == (outcome.code == 0)
@@ -54,7 +54,7 @@ def test_a_machine_that_is_ready(opscope, on):
 
 
 def test_what_stands_badly_comes_with_what_mends_it(opscope, on):
-    blocking = MachineFacts("Linux", pci_gpu_count=0, variables={"CUDA_LAUNCH_BLOCKING": "1"})
+    blocking = MachineFacts("Linux", variables={"CUDA_LAUNCH_BLOCKING": "1"})
     on({**BARE, "machine": blocking})
     outcome = opscope("doctor")
     assert outcome.code == 1

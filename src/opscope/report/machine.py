@@ -420,7 +420,7 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
             ),
         ),
         ("Profiler", _profiler(torch, facts)),
-        *((f"GPU {one.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
+        *((f"GPU {one.device.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
         ("", f"and {len(gpus) - _SHOWN_DEVICES} more" if len(gpus) > _SHOWN_DEVICES else None),
     )
 
@@ -443,24 +443,19 @@ def _profiler(torch: Torch, facts: dict[str, Any]) -> str:
 
 
 def _gpu(gpu: Gpu) -> str:
+    device = gpu.device
     used = f" ({_gib(gpu.memory_used_bytes)} in use)" if gpu.memory_used_bytes is not None else ""
-    mig = f"MIG with {gpu.mig_instance_count} instances" if gpu.mig_mode else "no MIG"
-    others = None
-    if gpu.processes is not None:
-        others = f"{len(gpu.processes) or 'no'} other process{'' if len(gpu.processes) == 1 else 'es'}"
     return units.listed(
-        gpu.name,
-        f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None,
-        f"{gpu.sm_count} SMs" if gpu.sm_count else None,
-        f"{_gib(gpu.memory_bytes)}{used}" if gpu.memory_bytes else None,
+        device.name,
+        f"compute capability {device.compute_capability}",
+        f"{device.sm_count} SMs" if device.sm_count else None,
+        f"{_gib(device.memory_bytes)}{used}" if device.memory_bytes else None,
         f"busy {units.format_fraction(gpu.utilization_fraction)}" if gpu.utilization_fraction else None,
-        None if gpu.mig_mode is None else mig,
-        others,
-        "hidden from programs" if gpu.is_visible is False else None,
+        None if gpu.processes is None else units.counted(len(gpu.processes), "other process"),
     )
 
 
-DOCTOR_SCHEMA_VERSION = 6
+DOCTOR_SCHEMA_VERSION = 7
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import ExaminedMachine, Gpu, Torch
+from opscope.toolchain.doctor.machine import ExaminedMachine, Torch
 from opscope.units import counted
 
 
@@ -154,23 +154,9 @@ def _imported(machine: ExaminedMachine) -> Torch | None:
     return torch if torch is not None and torch.version is not None else None
 
 
-def _has_device(machine: ExaminedMachine) -> bool:
-    torch = machine.torch
-    return bool(machine.driver.devices or (torch is not None and torch.devices))
-
-
 def _is_amd(machine: ExaminedMachine) -> bool:
     torch = machine.torch
     return torch is not None and torch.hip is not None and not machine.driver.devices
-
-
-def _visible(machine: ExaminedMachine) -> list[Gpu]:
-    """The GPUs with their state, but those CUDA hides from this process."""
-    return [one for one in machine.devices if one.is_visible is not False]
-
-
-def _title(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} ({gpu.name})"
 
 
 @check("torch.import", "torch can be imported", is_required=True)
@@ -185,24 +171,6 @@ def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
     return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
 
 
-def _signs(machine: ExaminedMachine) -> Iterator[tuple[bool, str]]:
-    """What says that there is an NVIDIA GPU; whether it says so of this container, or of its host as well."""
-    driver, host, gpus = machine.driver, machine.machine, machine.devices
-    if gpus:
-        yield True, f"{gpus[0].source} shows {counted(len(gpus), 'GPU')}"
-    files = [name for name in driver.device_files if re.fullmatch(r"nvidia\d+", name)]
-    if files:
-        yield True, f"/dev/{files[0]} exists"
-    # A bus that was read and has none is proof against the rest: the driver's packages need no GPU.
-    has_no_gpu = host.pci_gpu_count == 0 and "dxg" not in driver.device_files
-    if driver.smi.path is not None and not has_no_gpu:
-        yield True, f"nvidia-smi is installed ({driver.smi.path})"
-    if host.pci_gpu_count:
-        yield host.container is None, f"the PCI bus has {counted(host.pci_gpu_count, 'GPU')} of NVIDIA"
-    if driver.version is not None and not has_no_gpu:
-        yield host.container is None, f"NVIDIA's driver {driver.version} is loaded"
-
-
 def _hides_all(value: str | None) -> bool:
     """Whether a CUDA_VISIBLE_DEVICES names no device.
 
@@ -214,27 +182,23 @@ def _hides_all(value: str | None) -> bool:
 
 @check("gpu.reachable", "GPU usable by programs", is_required=True)
 def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
-    driver, torch, container = machine.driver, machine.torch, machine.machine.container
-    if _has_device(machine):
-        names = [one.name for one in _visible(machine)]
-        names = names or [one.name for one in driver.devices or (torch.devices if torch is not None else ())]
+    driver, container = machine.driver, machine.machine.container
+    if machine.devices:
+        names = [one.device.name for one in machine.devices]
         return ok(", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)))
-    found = list(_signs(machine))
-    if not found:
+    files = [f"/dev/{name} exists" for name in driver.device_files if re.fullmatch(r"nvidia\d+|dxg", name)]
+    # In a container these two tell of its host.
+    loaded = [f"NVIDIA's driver {driver.version} is loaded"] if driver.version is not None else []
+    if (count := machine.machine.pci_gpu_count) and not files:
+        loaded.append(f"the PCI bus has {counted(count, 'GPU')} of NVIDIA")
+    if not files and not loaded:
         return not_applicable("no sign of an NVIDIA GPU; programs are recorded on the CPU")
     value = machine.machine.variables.get("CUDA_VISIBLE_DEVICES")
     if _hides_all(value):
         return warning(f"CUDA_VISIBLE_DEVICES='{value}' hides every GPU", "unset CUDA_VISIBLE_DEVICES")
-    signs = "; ".join(sign for _, sign in found)
-    if not any(is_ours for is_ours, _ in found):
+    signs = "; ".join(files[:1] + loaded)
+    if container is not None and not files:
         return warning(f"this container was given no GPU of its host ({signs})", _GIVE_TO_CONTAINER)
-    if any(one.mig_mode and one.mig_instance_count == 0 for one in machine.devices):
-        return problem(
-            "the GPU is partitioned (MIG) and has no instance",
-            "sudo nvidia-smi mig -cgi 0 -C  # or undo it: sudo nvidia-smi -mig 0",
-        )
-    if container is not None and not any(re.fullmatch(r"nvidia\d+", name) for name in driver.device_files):
-        return problem(f"{signs}, but this container has no device of it", _GIVE_TO_CONTAINER)
     if driver.library is None:
         reason = driver.library_failure or "libcuda.so.1 was not loaded"
         install = "sudo apt-get install cuda-drivers && sudo reboot"
@@ -254,7 +218,7 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     torch = _imported(machine)
     if torch is None:
         return _NO_TORCH
-    if not _has_device(machine):
+    if not machine.devices:
         return _NO_GPU
     if torch.cuda is None and torch.hip is None:
         return problem(f"there is a GPU, and torch {torch.version} is built without CUDA", _REINSTALL_TORCH)
@@ -335,20 +299,17 @@ def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
 
 @check("gpu.processes", "GPU idle")
 def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
-    gpus = _visible(machine)
-    if not gpus:
+    if not machine.devices:
         return not_applicable("there is no GPU")
     others = []
-    for one in gpus:
-        for process in one.processes or ():
-            others.append(f"{process.name or 'process'} (pid {process.pid}) on {_title(one)}")
+    for one in machine.devices:
+        title = f"GPU {one.device.index} ({one.device.name})"
+        others += [f"{process} on {title}" for process in one.processes or ()]
         used, busy = one.memory_used_bytes or 0, one.utilization_fraction or 0
         if not one.processes and used >= 1024**3:
-            others.append(
-                f"{used / 1024**3:.1f} GiB of {_title(one)} are in use by a process that is not shown"
-            )
+            others.append(f"{used / 1024**3:.1f} GiB of {title} are in use by a process that is not shown")
         if busy >= 0.05:
-            others.append(f"{_title(one)} was busy for {busy:.0%} of the last moment")
+            others.append(f"{title} was busy for {busy:.0%} of the last moment")
     if others:
         return warning(
             f"the GPU is not idle: {'; '.join(others[:4])}",
@@ -356,14 +317,14 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
         )
     if _is_amd(machine):
         return not_applicable("other work is known for NVIDIA GPUs only")
-    if all(one.processes is None and one.memory_used_bytes is None for one in gpus):
+    if all(one.processes is None for one in machine.devices):
         return unknown("which processes use the GPU is not known", _NO_STATE)
     return ok("no other process, and little memory in use")
 
 
 @check("counters.access", "hardware counters can be read")
 def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
-    if not _has_device(machine) or _is_amd(machine):
+    if not machine.devices or _is_amd(machine):
         return not_applicable("there is no GPU of NVIDIA that CUDA shows")
     counters = machine.counters
     if counters.is_readable:

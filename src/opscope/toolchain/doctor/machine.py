@@ -16,7 +16,6 @@ from functools import cached_property
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import msgspec
 
@@ -33,13 +32,11 @@ _VARIABLES = (
     "KINETO_USE_DAEMON", "TMPDIR",
 )  # fmt: skip
 _TRITON_PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
-_CONTAINER_SIGNS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
-_CONTAINER_VARIABLES = {
-    "KUBERNETES_SERVICE_HOST": "kubernetes",
-    "APPTAINER_CONTAINER": "apptainer",
-    "SINGULARITY_CONTAINER": "singularity",
-}
-_CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "lxc", "libpod")
+# Files and variables by which a container is known.
+_CONTAINERS = {
+    "KUBERNETES_SERVICE_HOST": "kubernetes", "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "singularity", "/.dockerenv": "docker", "/run/.containerenv": "podman",
+}  # fmt: skip
 
 _VERSION_TIMEOUT_S = 15.0
 _STATE_TIMEOUT_S = 30.0
@@ -68,7 +65,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
     cpu_count: int | None = None
     memory_bytes: int | None = None
     container: str | None = None  # the kind that this process runs in
-    pci_gpu_count: int | None = None  # NVIDIA's display controllers; a container shows its host's
+    pci_gpu_count: int = 0  # NVIDIA's display controllers; a container shows its host's
     variables: Mapping[str, str] = {}
 
 
@@ -78,42 +75,19 @@ class Driver(msgspec.Struct, frozen=True):
     version: str | None = None
     cuda_version: str | None = None  # the newest it serves
     device_files: tuple[str, ...] = ()
-    smi: ProgramFacts = ProgramFacts("nvidia-smi")
     library: str | None = None
     library_failure: str | None = None
     init_error: str | None = None
     devices: tuple[CudaDevice, ...] | None = None  # those it shows to this process
 
 
-class GpuProcess(msgspec.Struct, frozen=True):
-    pid: int
-    name: str | None = None
-
-
 class Gpu(msgspec.Struct, frozen=True):
-    """A GPU before anything of opscope ran on it."""
+    """A GPU that CUDA shows to this process, and what nvidia-smi told of it before anything ran on it."""
 
-    index: int
-    name: str
-    source: str  # who told: nvidia-smi, cuda or torch
-    uuid: str | None = None
-    compute_capability: str | None = None
-    sm_count: int | None = None
-    memory_bytes: int | None = None
+    device: CudaDevice
     memory_used_bytes: int | None = None
     utilization_fraction: float | None = None
-    mig_mode: bool | None = None
-    mig_instance_count: int | None = None
-    processes: tuple[GpuProcess, ...] | None = None
-    is_visible: bool | None = None  # whether CUDA shows it to this process
-
-
-class Inventory(msgspec.Struct, frozen=True):
-    """What nvidia-smi told of the machine's GPUs; `smi` has what it answered if asked in vain."""
-
-    gpus: tuple[Gpu, ...] = ()
-    driver_version: str | None = None
-    smi: ProgramFacts = ProgramFacts("nvidia-smi")
+    processes: tuple[str, ...] | None = None  # "python (pid 42)"; None where it was not told
 
 
 class CaptureFacts(msgspec.Struct, frozen=True):
@@ -186,12 +160,6 @@ class ExaminedMachine:
         except OSError:
             return ""
 
-    def names(self, path: str) -> list[str] | None:
-        try:
-            return sorted(entry.name for entry in self.at(path).iterdir())
-        except OSError:
-            return None
-
     def run(self, *command: str, timeout_s: float = _VERSION_TIMEOUT_S) -> ProgramExit:
         return run_program(command, timeout_s=timeout_s, environment=self.environment)
 
@@ -206,32 +174,29 @@ class ExaminedMachine:
     @cached_property
     def machine(self) -> MachineFacts:
         memory = re.search(r"^MemTotal:\s*(\d+) kB", self.text("/proc/meminfo"), re.M)
-        buses = self.names("/sys/bus/pci/devices")
-        gpus = [
-            bus
-            for bus in buses or ()
-            if self.text(f"/sys/bus/pci/devices/{bus}/vendor").strip() == "0x10de"
-            and self.text(f"/sys/bus/pci/devices/{bus}/class").startswith("0x03")
-        ]
         affinity = getattr(os, "sched_getaffinity", None)
         return MachineFacts(
             f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
             cpu_name(self.text("/proc/cpuinfo")),
             len(affinity(0)) if affinity is not None else os.cpu_count(),
             int(memory[1]) * 1024 if memory else None,
-            self._container(),
-            None if buses is None else len(gpus),
+            next(
+                (
+                    kind
+                    for sign, kind in _CONTAINERS.items()
+                    if sign in self.environment or self.at(sign).exists()
+                ),
+                self.environment.get("container"),
+            ),
+            sum(
+                self.text(f"{bus}/vendor").strip() == "0x10de"
+                and self.text(f"{bus}/class").startswith("0x03")
+                for bus in (
+                    f"/sys/bus/pci/devices/{one.name}" for one in self.at("/sys/bus/pci/devices").glob("*")
+                )
+            ),
             {name: self.environment[name] for name in _VARIABLES if name in self.environment},
         )
-
-    def _container(self) -> str | None:
-        groups = self.text("/proc/1/cgroup")
-        signs = (
-            *(kind for variable, kind in _CONTAINER_VARIABLES.items() if variable in self.environment),
-            *(kind for path, kind in _CONTAINER_SIGNS if self.at(path).exists()),
-            *(name for name in _CONTAINER_GROUPS if name in groups),
-        )
-        return next(iter(signs), self.environment.get("container"))
 
     @cached_property
     def packages(self) -> dict[str, str | None]:
@@ -240,37 +205,50 @@ class ExaminedMachine:
         return {name: None if one is None else one.version for name, one in found.items()}
 
     @cached_property
-    def _inventory(self) -> Inventory:
-        smi = ProgramFacts("nvidia-smi", self._on_path("nvidia-smi"))
-        if smi.path is None:
-            return Inventory(smi=smi)
-        end = self.run(smi.path, "-q", "-x", timeout_s=_STATE_TIMEOUT_S)
-        if end.succeeded:
-            return read_smi(end.out, smi)
-        failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
-        return Inventory(smi=msgspec.structs.replace(smi, failure=failure))
+    def _usage(self) -> dict[str, dict[str, Any]]:
+        """What nvidia-smi tells of each GPU by its UUID, as fields of `Gpu`."""
+        found: dict[str, dict[str, Any]] = {}
+        for uuid, used, busy in self._smi("gpu", "uuid,memory.used,utilization.gpu"):
+            known = {"memory_used_bytes": (used, 1024**2), "utilization_fraction": (busy, 0.01)}
+            found[uuid] = {name: int(one) * scale for name, (one, scale) in known.items() if one.isdigit()}
+            found[uuid]["processes"] = ()
+        for uuid, pid, name in self._smi("compute-apps", "gpu_uuid,pid,process_name"):
+            if uuid in found:
+                found[uuid]["processes"] += (f"{name} (pid {pid})",)
+        return found
+
+    def _smi(self, what: str, fields: str) -> list[list[str]]:
+        path = shutil.which("nvidia-smi", path=self.environment.get("PATH", ""))
+        if path is None:
+            return []
+        asked = (path, f"--query-{what}={fields}", "--format=csv,noheader,nounits")
+        end = self.run(*asked, timeout_s=_STATE_TIMEOUT_S)
+        rows = [line.split(", ", 2) for line in end.out.splitlines()] if end.succeeded else []
+        return [row for row in rows if len(row) == 3]
 
     @cached_property
     def driver(self) -> Driver:
         """The driver by its files, and as its library answers."""
-        inventory = self._inventory
+        self._usage  # noqa: B018 - before anything runs on the GPUs
         said, stopped, _ = self.ask_child("driver", DRIVER_TIMEOUT_S)
         if stopped is not None:
             unanswered = "init_error" if said.get("library") else "library_failure"
             said[unanswered] = f"the program that asks the driver {stopped}"
         known = {
-            "version": inventory.driver_version or self.text("/sys/module/nvidia/version").strip() or None,
+            "version": self.text("/sys/module/nvidia/version").strip() or None,
             # Through dxg Linux inside Windows reaches the driver.
-            "device_files": [
-                one for one in self.names("/dev") or () if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", one)
-            ],
+            "device_files": sorted(
+                one.name
+                for one in self.at("/dev").glob("*")
+                if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", one.name)
+            ),
         }
-        return msgspec.convert({**known, **said, "smi": msgspec.to_builtins(inventory.smi)}, Driver)
+        return msgspec.convert({**known, **said}, Driver)
 
     @cached_property
     def torch(self) -> Torch | None:
         """What torch is and does here; None if it is not installed."""
-        self._inventory  # noqa: B018 - before anything runs on the GPUs
+        self._usage  # noqa: B018 - as above
         said, stopped, err = self.ask_child("torch", TORCH_TIMEOUT_S)
         if said.get("import_error") == "ModuleNotFoundError: No module named 'torch'":
             return None
@@ -286,24 +264,10 @@ class ExaminedMachine:
 
     @cached_property
     def devices(self) -> tuple[Gpu, ...]:
-        """The GPUs with what CUDA knows of them; those that CUDA alone knows, where no tool told of any."""
-        torch, shown, source = self.torch, self.driver.devices, "cuda"
-        if shown is None and torch is not None and torch.devices:
-            shown, source = torch.devices, "torch"
-        found = self._inventory.gpus
-        if shown is None:
-            return found
-        if not found:
-            return tuple(_with_cuda(Gpu(one.index, one.name, source), one) for one in shown)
-        if len(found) == len(shown) == 1:
-            return (_with_cuda(found[0], shown[0]),)  # a slice of a GPU has an identity of its own
-        by_uuid = {one.uuid: one for one in shown if one.uuid is not None}
+        """The GPUs that CUDA shows, else those that torch does."""
+        shown = self.driver.devices or (self.torch.devices if self.torch is not None else ())
         return tuple(
-            _with_cuda(one, by_uuid[one.uuid])
-            if one.uuid in by_uuid
-            # Slices are not the whole: the GPU is there, and CUDA shows parts of it.
-            else (one if one.mig_mode else msgspec.structs.replace(one, is_visible=False))
-            for one in found
+            msgspec.convert({"device": one, **self._usage.get(one.uuid or "", {})}, Gpu) for one in shown
         )
 
     @cached_property
@@ -322,11 +286,11 @@ class ExaminedMachine:
 
     @cached_property
     def nsys(self) -> ProgramFacts:
-        return self._program("nsys", self._on_path("nsys") or self._cuda_tool("nsys"))
+        return self._program("nsys", self._cuda_tool("nsys"))
 
     @cached_property
     def ncu(self) -> ProgramFacts:
-        return self._program("ncu", self._on_path("ncu") or self._cuda_tool("ncu"))
+        return self._program("ncu", self._cuda_tool("ncu"))
 
     @cached_property
     def cuobjdump(self) -> ProgramFacts:
@@ -336,9 +300,6 @@ class ExaminedMachine:
     @cached_property
     def nvcc(self) -> ProgramFacts:
         return self._program("nvcc", self._cuda_tool("nvcc"))
-
-    def _on_path(self, name: str) -> str | None:
-        return shutil.which(name, path=self.environment.get("PATH", ""))
 
     def _cuda_tool(self, name: str) -> str | None:
         return find_cuda_tool(name, environment=self.environment, root=self.root)
@@ -377,63 +338,6 @@ def read_answer(end: ProgramExit) -> tuple[dict[str, Any], str | None]:
     if end.exit_code < 0:
         return said, f"died of {signal_name(-end.exit_code)}"
     return said, None if end.exit_code in (0, 1) else f"ended with exit code {end.exit_code}"
-
-
-def read_smi(text: str, smi: ProgramFacts) -> Inventory:
-    """What `nvidia-smi -q -x` printed; a field it does not have is None."""
-    try:
-        log = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
-        return Inventory(smi=msgspec.structs.replace(smi, failure=f"its XML cannot be read ({error})"))
-    gpus = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(log.findall("gpu")))
-    failed = msgspec.structs.replace(smi, failure=None if gpus else "it shows no GPU")
-    return Inventory(gpus, _smi_word(log, "driver_version"), failed)
-
-
-def _smi_word(parent: ElementTree.Element, path: str) -> str | None:
-    """A field, if it is told."""
-    text = (parent.findtext(path) or "").strip()
-    return None if text in ("", "N/A", "[N/A]", "None", "Not Supported", "[Not Supported]") else text
-
-
-def _smi_number(parent: ElementTree.Element, path: str, scale: float) -> float | None:
-    """That of a text such as `345 MiB`, in so many parts."""
-    try:
-        return float((_smi_word(parent, path) or "").split()[0]) * scale
-    except (IndexError, ValueError):
-        return None
-
-
-def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
-    memory, used = (_smi_number(gpu, f"fb_memory_usage/{part}", 1024**2) for part in ("total", "used"))
-    mig = _smi_word(gpu, "mig_mode/current_mig")
-    return Gpu(
-        index,
-        _smi_word(gpu, "product_name") or "",
-        "nvidia-smi",
-        uuid=_smi_word(gpu, "uuid"),
-        memory_bytes=None if memory is None else int(memory),
-        memory_used_bytes=None if used is None else int(used),
-        utilization_fraction=_smi_number(gpu, "utilization/gpu_util", 0.01),
-        mig_mode=None if mig is None else mig == "Enabled",
-        mig_instance_count=len(gpu.findall("mig_devices/mig_device")) if mig == "Enabled" else None,
-        processes=tuple(
-            GpuProcess(int(pid), _smi_word(one, "process_name"))
-            for one in gpu.findall("processes/process_info")
-            if (pid := _smi_word(one, "pid")) is not None
-        ),
-    )
-
-
-def _with_cuda(gpu: Gpu, same: CudaDevice) -> Gpu:
-    return msgspec.structs.replace(
-        gpu,
-        uuid=gpu.uuid or same.uuid,
-        compute_capability=gpu.compute_capability or same.compute_capability,
-        sm_count=gpu.sm_count or same.sm_count,
-        memory_bytes=gpu.memory_bytes or same.memory_bytes,
-        is_visible=True,
-    )
 
 
 def read_counters(end: ProgramExit) -> Counters:

@@ -26,7 +26,7 @@ H200 = CudaDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, UUID)
 def cpu_machine():
     """A machine without a GPU and without anything of NVIDIA's, with torch for the CPU."""
     return {
-        "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
+        "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB),
         "packages": {"torch": "2.11.0+cpu"},
         "nvcc": ProgramFacts("nvcc"),
         "driver": Driver(library_failure="libcuda.so.1: cannot open shared object file"),
@@ -51,14 +51,10 @@ def gpu_machine(cpu_machine):
         "nvcc": ProgramFacts("nvcc", "/usr/local/cuda/bin/nvcc", "13.0.88"),
         "driver": Driver(
             "580.95.05", "13.0", ("nvidia0", "nvidiactl"), devices=(H200,),
-            smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"), library="/usr/lib/libcuda.so.1",
+            library="/usr/lib/libcuda.so.1",
         ),
         "devices": (
-            Gpu(
-                0, H200.name, "nvidia-smi", uuid=UUID, compute_capability="9.0", sm_count=132,
-                memory_bytes=H200.memory_bytes, memory_used_bytes=0, utilization_fraction=0.0,
-                mig_mode=False, processes=(), is_visible=True,
-            ),
+            Gpu(H200, memory_used_bytes=0, utilization_fraction=0.0, processes=()),
         ),
         "torch": Torch(
             "2.11.0+cu130", "13.0", None, "abcdef0123456789", import_s=2.0, cudnn="9.10.2",

@@ -16,24 +16,21 @@ from opscope.toolchain.doctor.machine import (
     Driver,
     ExaminedMachine,
     Gpu,
-    Inventory,
     ProgramFacts,
     Torch,
     read_answer,
     read_counters,
-    read_smi,
 )
 from opscope.toolchain.programs import ProgramExit
 
 FOLDER = Path(__file__).resolve().parent
 FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
-NO_SMI = ProgramFacts("nvidia-smi")
 BUS = "/sys/bus/pci/devices/0000:1b:00.0"
 
 
-def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine):
-    assert machine().machine.pci_gpu_count is None
+def test_gpus_are_counted_on_the_bus(machine):
+    assert machine().machine.pci_gpu_count == 0
     files = {
         f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
         "/sys/bus/pci/devices/0000:1c:00.0/vendor": "0x10de\n",
@@ -66,10 +63,9 @@ def test_the_driver_from_its_files(machine):
         "/sys/module/nvidia/version": "580.95.05\n",
         "/dev/nvidia0": "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/null": "",
     }  # fmt: skip
-    facts = machine(files=files, programs={"nvidia-smi": "exit 1"}, python="/nonexistent/python").driver
+    facts = machine(files=files, python="/nonexistent/python").driver
     assert facts.version == "580.95.05"
     assert facts.device_files == ("nvidia-uvm", "nvidia0", "nvidiactl")
-    assert Path(facts.smi.path or "").name == "nvidia-smi"
     assert "cannot be started" in (facts.library_failure or "")
 
 
@@ -151,14 +147,12 @@ def fake_cuda(tmp_path_factory):
 
 
 def _driver(make, folder, mode):
-    inventory = Inventory(driver_version="580.95.05")
-    variables = {"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}
-    return make(variables=variables, _inventory=inventory).driver
+    return make(variables={"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}).driver
 
 
 def test_a_driver_that_answers(machine, fake_cuda):
     facts = _driver(machine, fake_cuda, "none")
-    assert (facts.version, facts.cuda_version, facts.init_error) == ("580.95.05", "13.1", None)
+    assert (facts.cuda_version, facts.init_error) == ("13.1", None)
     assert facts.library == str(fake_cuda / "libcuda.so.1")
     assert facts.devices == (
         CudaDevice(0, "Fake A", "9.0", 132, 1 << 33, FIRST),
@@ -199,68 +193,29 @@ def _module(folder, name, text):
     return {"PYTHONPATH": str(folder / "modules")}
 
 
-SMI = (FOLDER / "nvidia_smi.xml").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (f"{FIRST}, 4, 3", (4 << 20, 0.03, ("/usr/bin/python -c, x (pid 42)",))),
+        (f"{FIRST}, [N/A], [N/A]", (None, None, ("/usr/bin/python -c, x (pid 42)",))),
+        (f"{SECOND}, 4, 3", (None, None, None)),  # it knows another GPU
+        ("No devices were found", (None, None, None)),
+    ],
+)
+def test_the_state_of_gpus_by_nvidia_smi(machine, usage, expected):
+    processes = f"{FIRST}, 42, /usr/bin/python -c, x"
+    smi = f'case "$1" in --query-gpu=*) echo "{usage}";; *) echo "{processes}";; esac'
+    device = CudaDevice(0, "A", "9.0", 132, 5, FIRST)
+    here = machine(programs={"nvidia-smi": smi}, driver=Driver(devices=(device,)))
+    assert here.devices == (Gpu(device, *expected),)
 
 
-def test_the_state_of_gpus_by_nvidia_smi(machine, tmp_path):
-    xml = tmp_path / "smi.xml"
-    xml.write_text(SMI, encoding="utf-8")
-    here = machine(programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'})
-    inventory = here._inventory
-    first, second = inventory.gpus
-    assert inventory.driver_version == "535.183.01"
-    assert (first.source, first.name, first.uuid, first.index) == (
-        "nvidia-smi",
-        "NVIDIA A100-SXM4-80GB",
-        SECOND,
-        0,
-    )
-    assert (first.memory_bytes, first.memory_used_bytes) == (81920 << 20, 4 << 20)
-    assert first.utilization_fraction == 0.03
-    assert (first.mig_mode, first.mig_instance_count) == (False, None)
-    assert [(one.pid, one.name) for one in first.processes or ()] == [(42, "python")]
-    assert (second.mig_mode, second.memory_bytes, second.uuid) == (None, None, None)
-
-
-@cases("script", "words")
-def test_an_nvidia_smi_without_a_device_says_why(machine, script, words):
-    inventory = machine(programs={"nvidia-smi": script})._inventory
-    assert inventory.gpus == ()
-    assert words in (inventory.smi.failure or "")
-
-
-def _gpus(*found, shown=None, torch=None):
-    answers = {"_inventory": Inventory(found), "driver": Driver(devices=shown), "torch": torch}
-    return ExaminedMachine({}, "", answers=answers).devices
-
-
-def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine):
-    shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
-    first, second = _gpus(*read_smi(SMI, NO_SMI).gpus, shown=shown)
-    assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
-    assert first.memory_bytes == 81920 << 20, "what the tool told stays"
-    assert second.is_visible is False
-    assert machine()._inventory == Inventory()
-
-
-def test_devices_that_only_cuda_or_torch_tells_of():
+def test_devices_are_those_of_cuda_else_those_of_torch(machine):
     shown = (CudaDevice(0, "A", "9.0", 132, 5, FIRST), CudaDevice(1, "B", "7.0", 80, 6, SECOND))
-    assert [(one.name, one.source, one.sm_count, one.is_visible) for one in _gpus(shown=shown)] == [
-        ("A", "cuda", 132, True), ("B", "cuda", 80, True),
-    ]  # fmt: skip
-    assert [one.source for one in _gpus(torch=Torch(devices=shown))] == ["torch", "torch"]
-    assert _gpus() == ()
-    known = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, compute_capability="9.0")
-    assert _gpus(known) == (known,), "the driver was not asked"
-
-
-def test_a_slice_of_the_only_gpu_is_that_gpu():
-    device = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, mig_mode=True)
-    shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
-    (one,) = _gpus(device, shown=shown)
-    assert (one.sm_count, one.is_visible) == (16, True)
-    two = _gpus(device, device, shown=shown)
-    assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
+    assert [one.device for one in machine(driver=Driver(devices=shown)).devices] == [*shown]
+    by_torch = machine(driver=Driver(), torch=Torch(devices=shown), programs={"nvidia-smi": "exit 9"})
+    assert by_torch.devices == (Gpu(shown[0]), Gpu(shown[1]))
+    assert machine(driver=Driver(), torch=None).devices == ()
 
 
 TORCH = Path(__file__).with_name("fake_torch.txt").read_text(encoding="utf-8")
@@ -279,7 +234,7 @@ def _torch(make, folder, **parts):
 
 def _asked_torch(make, folder, text):
     variables = _module(folder, "torch/__init__.py", text)
-    found = make(variables=variables, _inventory=Inventory()).torch
+    found = make(variables=variables).torch
     assert found is not None
     return found
 
@@ -330,7 +285,7 @@ def test_a_torch_that_cannot_be_imported(machine, tmp_path, text, error):
 def test_a_torch_that_is_not_installed(machine, tmp_path):
     text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
     variables = _module(tmp_path, "torch/__init__.py", text)
-    assert machine(variables=variables, _inventory=Inventory()).torch is None
+    assert machine(variables=variables).torch is None
 
 
 @pytest.mark.exhaustive(few=False)  # a process that imports torch
