@@ -113,7 +113,7 @@ def load(
             merge=merge,
             captures=[os.fspath(one) for one in several(captures)],
             demangle=demangle,
-            examine=lambda read: import_module("opscope.analysis.job_model").examine_ranks(read),
+            examine=lambda read: import_module("opscope.analysis.timeline.measure").measure_each(read),
             **options,
         )
         for given, read in zip(sources, readable, strict=True):

@@ -7,8 +7,9 @@ from fakes import TraceBuilder
 from opscope.analysis import execution_graph
 from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, HostSpeed, StepModel
+from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_models
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import read_session
 from opscope.model.sidecar import StepKind
 
 US = 1000
@@ -93,8 +94,7 @@ def replays():
 
 
 def model_of(load, builder):
-    (model,) = Summary(load(builder)).step_models
-    return model
+    return Summary(load(builder)).step_model
 
 
 def node(model, kernel):
@@ -233,7 +233,8 @@ def test_what_nothing_explains_is_counted(load, builder, error):
     ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
 )  # fmt: skip
 def test_gaps_in_a_recording_are_borne(load, builder):
-    for model in Summary(load(builder)).step_models:
+    session = load(builder)
+    for model in step_models(session, read_session(session)):
         assert model.step_ns >= 0
         assert model.gain(model.change().replay(0)).ns <= model.step_ns
         assert 0 <= model.recorded_error <= 1
@@ -489,7 +490,7 @@ UNEXPLAINED = 0.03
 @pytest.mark.parametrize("name", TRACES)
 def test_recorded_programs_obey_the_laws(load, shared, name):
     session = load(shared / "traces" / name)
-    models = Summary(session).step_models
+    models = step_models(session, read_session(session))
     assert models
     for model in models:
         reproduces(model.graph)

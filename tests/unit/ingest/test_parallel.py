@@ -14,9 +14,8 @@ import pytest
 
 from fakes import TraceBuilder
 from opscope._version import __version__
-from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.measure import join_timelines
+from opscope.analysis.timeline.measure import join_timelines, measure_each
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import reader
 from opscope.ingest.source import find_traces
@@ -151,9 +150,9 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(sha
     there = summarize(session)
     assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
-    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=examine_ranks)).examined
+    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=measure_each)).examined
     timeline = Summary(shared_session(job)).timeline
-    assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
+    assert join_timelines([*together.values()], timeline.skews) == timeline
 
 
 class FakeClient:
