@@ -60,8 +60,6 @@ _DEVICE_DECIDES = 0.95
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
-# Of a duration: what takes no time at all is not waited for either.
-NEXT_TO_NOTHING = 1e-3
 
 
 class Gain(msgspec.Struct, frozen=True):
