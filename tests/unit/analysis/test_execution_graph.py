@@ -391,15 +391,6 @@ def test_a_merged_set_of_launches_is_one(load):
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
 
 
-def communicating():
-    """A kernel of 100 µs, then an all-reduce of 300 on the same stream, within a step of 100 on the host."""
-    builder = (
-        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 100)
-    )
-    builder.operator("nccl:all_reduce", 30, 10).launch(32, 4)
-    return builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 121, 300)
-
-
 def ids_of(model, name, of="operator"):
     key = {"operator": "operator_id", "runtime_call": "runtime_call_id"}[of]
     return [one for (one,) in model.session.query(f"SELECT {key} FROM {of}s WHERE name LIKE ?", [name])]
@@ -425,10 +416,6 @@ CHANGES = {
     "kernels gone, and their launches": (launch_bound, lambda m: m.change().drop_launches(["add"]), 50),
     "kernels gone, but for those of some calls": (
         launch_bound, lambda m: m.change().drop_launches(["add"], but_of=[-1]), 0),
-    "communication without its transfer": (
-        communicating, lambda m: m.change().scale_communication({0: 120 * US}), 180),
-    "communication without waiting": (
-        communicating, lambda m: m.change().scale_communication({0: 120 * US}, keep_waiting=False), 120),
     "a copy that the host waits for at the next synchronization": (
         asks_for_a_number,
         lambda m: m.change().free_launches(m.is_named(["Memcpy DtoH (Device -> Pageable)"])), 0),

@@ -1,6 +1,7 @@
 """Files read by several processes are as if one had read them all."""
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -94,9 +95,20 @@ def test_of_a_recorded_job_too(shared):
 
 @pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks, alone):
-    counts = []
-    assert rows(load(ranks, workers=2, on_done=counts.append)) == alone
-    assert counts == [*range(1, 6)]
+    counts, said = [], []
+    assert rows(load(ranks, workers=2, on_done=counts.append, note=said.append)) == alone
+    assert (counts, said) == ([*range(1, 6)], [])
+
+
+def test_what_they_are_given_to_do_can_be_handed_to_them(ranks, monkeypatch):
+    handed = []
+    monkeypatch.setattr(
+        reader,
+        "load",
+        lambda *_, demangle, examine, **__: handed.append(pickle.dumps((demangle, examine))),
+    )
+    load(ranks)
+    assert handed
 
 
 @pytest.mark.exhaustive(few=False)
