@@ -790,33 +790,31 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 
 
-def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, ...]:
-    """The step of each trace that launched something in its steps, by trace id."""
-    windows, hosts = records.windows, records.hosts
-    syncs = _syncs(session, records.traces)
+def step_model(session: Session, records: SessionRecords) -> StepModel | None:
+    """The step of one trace; None where it launched nothing in one."""
+    (trace,) = records.traces
+    window = records.windows.get(trace.trace_id)
+    # A process as a whole, its start and its end included, is no step.
+    if window is None or window.is_whole or not len(window.host.start_ns) or _is_filtered(trace):
+        return None
+    steps, held_ns = window.counted.steps, window.held_until_ns
+    began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
+    end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
+    thread_id = min((step.thread_id for step in steps), default=None)
+    place = StepsWindow(thread_id, began_ns, end_ns, NEVER_NS if held_ns is None else held_ns)
+    host = records.hosts[trace.trace_id]
+    graph = build_graph(trace, host, place, _syncs(session, trace))
+    if graph is None:
+        return None
     # Where no steps were recorded, a timed step and what was recorded are different things.
     timed = {
         one.trace_id: one.unrecorded_ns
-        for one in measured_steps(session, windows, ())
-        if one.unrecorded_ns is not None and one.recorded_ns is not None
+        for one in measured_steps(session, records.windows, ())
+        if one.recorded_ns is not None
     }
-    found = []
-    for trace in records.traces:
-        window = windows.get(trace.trace_id)
-        # A process as a whole, its start and its end included, is no step.
-        if window is None or window.is_whole or not len(window.host.start_ns) or _is_filtered(trace):
-            continue
-        steps, held_ns = window.counted.steps, window.held_until_ns
-        began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
-        end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
-        thread_id = min((step.thread_id for step in steps), default=None)
-        place = StepsWindow(thread_id, began_ns, end_ns, NEVER_NS if held_ns is None else held_ns)
-        host, own = hosts[trace.trace_id], timed.get(trace.trace_id)
-        graph = build_graph(trace, host, place, syncs[trace.trace_id])
-        if graph is not None:
-            loading = {thread: events.loading for thread, events in host.threads.items()}
-            found.append(StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own))
-    return tuple(found)
+    loading = {thread: events.loading for thread, events in host.threads.items()}
+    own = timed.get(trace.trace_id)
+    return StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own)
 
 
 def _is_filtered(trace: TraceRecords) -> bool:
@@ -829,21 +827,23 @@ def _is_filtered(trace: TraceRecords) -> bool:
     return free_ns > 0.8 * whole_ns
 
 
-def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
-    """Synchronizations whose stream was recorded, by trace and position of the call."""
-    found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    # Ids of one trace's calls are consecutive.
-    first_ids = {one.trace_id: int(one.calls.call_id[0]) for one in traces if len(one.calls)}
-    for trace_id, call_id, stream, source, source_call in session.query(_SYNCS_SQL):
-        if (first_id := first_ids.get(trace_id)) is not None:
-            waited_for = source if source is not None and source >= 0 else None
-            recorded_by = None if source_call is None else source_call - first_id
-            found[trace_id][call_id - first_id] = Sync(stream, waited_for, recorded_by)
-    return found
+def _syncs(session: Session, trace: TraceRecords) -> dict[int, Sync]:
+    """Synchronizations whose stream was recorded, by position of the call."""
+    if not len(trace.calls):
+        return {}
+    first_id = int(trace.calls.call_id[0])  # ids of one trace's calls are consecutive
+    return {
+        call_id - first_id: Sync(
+            stream,
+            source if source is not None and source >= 0 else None,
+            None if source_call is None else source_call - first_id,
+        )
+        for call_id, stream, source, source_call in session.query(_SYNCS_SQL, [trace.trace_id])
+    }
 
 
 _SYNCS_SQL = """
-SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s
+SELECT r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s
 JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id
 LEFT JOIN runtime_calls e ON e.trace_id = s.trace_id AND e.correlation_id = s.wait_on_event_correlation_id
-WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"""
+WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL AND s.trace_id = ?"""

@@ -31,7 +31,7 @@ from opscope.analysis.measured_step import MeasuredStep, measured_steps
 from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.roofline import Efficiency, measure_efficiency
-from opscope.analysis.step_model import StepExecution, StepModel, step_models
+from opscope.analysis.step_model import StepExecution, StepModel, step_model
 from opscope.analysis.straggler import Straggler, find_straggler
 from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.measure import join_timelines, measure_timeline
@@ -508,9 +508,9 @@ class Summary(Shown):
             if records.is_large:
                 share = min(1.0, _MOST_SIMULATED_CALLS / max(1, len(records.traces[0].calls)))
                 records = records.within({key: one.middle(share) for key, one in records.windows.items()})
-            if models := step_models(self.session, records):
-                models[0].waiting_ns = self._waiting_ns(host.trace_id)
-                return models[0]
+            if model := step_model(self.session, records):
+                model.waiting_ns = self._waiting_ns(host.trace_id)
+                return model
         return None
 
     def _waiting_ns(self, trace_id: int) -> float:

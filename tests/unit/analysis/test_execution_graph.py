@@ -7,7 +7,7 @@ from fakes import TraceBuilder
 from opscope.analysis import execution_graph
 from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_models
+from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_model
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.sidecar import StepKind
@@ -234,7 +234,8 @@ def test_what_nothing_explains_is_counted(load, builder, error):
 )  # fmt: skip
 def test_gaps_in_a_recording_are_borne(load, builder):
     session = load(builder)
-    for model in step_models(session, read_session(session)):
+    model = step_model(session, read_session(session))
+    if model is not None:
         assert model.step_ns >= 0
         assert model.gain(model.change().replay(0)).ns <= model.step_ns
         assert 0 <= model.recorded_error <= 1
@@ -477,9 +478,8 @@ UNEXPLAINED = 0.03
 @pytest.mark.parametrize("name", TRACES)
 def test_recorded_programs_obey_the_laws(load, shared, name):
     session = load(shared / "traces" / name)
-    models = step_models(session, read_session(session))
-    assert models
-    for model in models:
+    for records in read_session(session).of_each():
+        model = step_model(session, records)
         reproduces(model.graph)
         assert model.recorded_error <= UNEXPLAINED
         # The more of the recorder is taken away, the shorter the step.
