@@ -7,7 +7,7 @@ Each program runs as a user would start it: `torchrun --nproc-per-node N -m opsc
 analyzed. A plain NCCL loop of all-reduces, timed by CUDA events without a profiler, tells what the links
 carry: the bus bandwidth that opscope reads from a recording of the same loop must be within 5 % of it from
 64 MB on (below, gaps between kernels count). Of each recording is kept what collectives waited and moved,
-which process groups were recognized, and whether clocks agree.
+and which process groups were recognized.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ def recorded(name: str, processes: int, device: str, folder: Path) -> dict[str, 
         "ranks": document["ranks"],
         "collectives": document.get("collectives"),
         "straggler": document.get("straggler"),
-        "clocks": document.get("clocks"),
-        "job": document.get("job"),
         "findings": [one["code"] for one in document["findings"]],
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from opscope.analysis.counters import CounterAnalysis
     from opscope.analysis.explanation import Explanation
     from opscope.analysis.summary import Summary
+    from opscope.analysis.timeline.values import Timeline
     from opscope.model.benchmark import BenchmarkResult
     from opscope.model.comparison import BenchmarkComparison, SessionComparison
     from opscope.model.trial import TrialResult
@@ -113,13 +114,20 @@ def load(
             merge=merge,
             captures=[os.fspath(one) for one in several(captures)],
             demangle=demangle,
-            examine=lambda read: import_module("opscope.analysis.job_model").examine_ranks(read),
+            examine=_timelines,
             **options,
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
                 session.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
         return session
+
+
+def _timelines(session: Session) -> Mapping[int, Timeline]:
+    """What processes that read files, which are handed this by its name, work out of each trace."""
+    from opscope.analysis.timeline.measure import measure_each  # noqa: PLC0415 - analyses import much
+
+    return measure_each(session)
 
 
 def several(sources: Source | Sequence[Source]) -> Sequence[Source]:

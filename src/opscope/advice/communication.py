@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
@@ -82,10 +81,10 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "waiting_ns": sum(waiting_ns.values()) if is_known else None,
             "bus_bytes_per_s": None if slow is None else slow.mean_bus_bytes_per_s,
         },
-        (lambda change: change.scale_communication(waiting_ns)) if is_known else None,
-        "upper bound: all of it overlapped with computation"
+        basis="not estimated: what computation could run beside it is unknown"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
+        applicability=OPEN if is_known else Applicability(),
         suggestion=suggestion,
         # The rule's code is of gradients that are summed up.
         change=None if sums_gradients and not is_split else "",
@@ -103,8 +102,6 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
     sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
     files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
-    gain = _as_fast_as_others(run, late.trace_id)
-    is_open = gain is not None and not late.is_explained_by(gain.high_ns)
     share = format_fraction(
         late.lag_ns_per_step * len(run.summary.steps) / sum(step.duration_ns for step in run.summary.steps)
     )
@@ -121,16 +118,13 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "rank": late.rank,
             "last_in_collectives": skew.last_count,
             "collectives": skew.collectives,
+            "awaited_ns": skew.awaited_ns,
             "matched_by": str(skew.evidence),
             "share_of_waiting_fraction": late.awaited_fraction,
             "takes_longer_for": [_told(one) for one in late.differences],
             "waiting_by_rank": [f"rank {one.rank} {format_duration(one.waiting_ns)}" for one in skews],
         },
-        gain=None if is_open else gain,
-        basis="not estimated: the recording shows a longer wait than the steps simulated without the profiler"
-        if is_open
-        else None,
-        applicability=OPEN if is_open else Applicability(),
+        applicability=OPEN,
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", files),
     )
@@ -151,26 +145,3 @@ def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:
     skews = run.summary.timeline.skews
     world = run.session.scalar("SELECT max(world_size) FROM traces") if skews else None
     return skews if world is None or world <= len(skews) else ()
-
-
-def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
-    """What a step gets shorter if a rank is as fast as the median of the others.
-
-    As fast as the slowest of them, each simulated alone, where they cannot be simulated together.
-    """
-    job = run.job
-    if job is not None and (change := job.as_fast_as_median(trace_id)) is not None:
-        return job.gain(change)
-    waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
-    changes = {
-        model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
-        for model in (() if job is None else job.ranks)
-    }
-    late, others = changes.pop(trace_id, None), list(changes.values())
-    if late is None or not others:
-        return None
-    gains = [
-        max(0.0, late.apply(host) - max(one.apply(other) for one, other in zip(others, theirs, strict=True)))
-        for host, *theirs in zip(late.model.hosts, *(one.model.hosts for one in others), strict=False)
-    ]
-    return Gain(gains[0], min(gains), max(gains))

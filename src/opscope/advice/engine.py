@@ -29,8 +29,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
-from opscope.analysis.job_model import Job, JobChange
-from opscope.analysis.step_model import Gain, StepBound
+from opscope.analysis.step_model import Gain, GraphChange, StepBound, StepModel
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.watched_steps import host_lines
 from opscope.model.finding import OPEN, Applicability, ApplicabilityStatus, Finding, Severity
@@ -51,15 +50,15 @@ def assess(
     Its other sections are computed when they are asked for.
     """
     summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file, by=by)
-    job = summary.job
+    step = summary.step_model
     # First: rules read tables that these fill, and an expression that is none ends it here.
     # Then what rules ask for and reports tell too: `advise` copies what is known here.
     _ = summary.kernels, summary.efficiency, summary.ranges, summary.engine, summary.operators
     _ = summary.devices, summary.unattributed_ns
-    return advise(session, summary, job)
+    return advise(session, summary, step)
 
 
-def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
+def advise(session: Session, summary: Summary, step: StepModel | None) -> Summary:
     """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
     The Summary needs efficiency, timeline and program.
@@ -68,12 +67,12 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
         return summary.having(advice=())
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
-    run = ProfiledRun(session, counted, job)
+    run = ProfiledRun(session, counted, step)
     rules = [run.book.rules["advice.start_up"]] if summary.is_cold else run.book.rules.values()
     found = [one for rule in rules for one in _findings(run, rule)]
     found = sorted(_once(found), key=lambda one: _rank(one[0], one[2]))
-    step = run.summary.typical_step
-    is_of_host = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
+    typical = run.summary.typical_step
+    is_of_host = typical is not None and typical.bound in {StepBound.HOST, StepBound.TURNS}
     return summary.having(
         advice=tuple(finding for finding, *_ in found),
         best_set=_best_set(run, found),
@@ -87,7 +86,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
 _NO_GAIN = dict.fromkeys(("estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
-_Found = tuple[Finding, JobChange | None, float]  # what it may bring, in ns a step, known or not
+_Found = tuple[Finding, GraphChange | None, float]  # what it may bring, in ns a step, known or not
 
 
 def _once(found: Iterable[_Found]) -> Iterator[_Found]:
@@ -104,15 +103,15 @@ def _once(found: Iterable[_Found]) -> Iterator[_Found]:
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     """The changes that together bring most: one by one the change that adds most, while it adds enough."""
-    job = run.job
+    step = run.step
     left = [(finding, change) for finding, change, _ in found if change and finding.is_gain_known]
-    if job is None or not left:
+    if step is None or not left:
         return None
-    whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
+    whole, best_ns, codes = step.change(), 0.0, []
     while left:
-        gains = [job.gain_ns(whole & change) for _, change in left]
+        gains = [step.gain_ns(whole & change) for _, change in left]
         most_ns, (finding, change) = max(zip(gains, left, strict=True), key=itemgetter(0))
-        if most_ns - best_ns < run.book.number("least_gain_fraction") * job.step_ns:
+        if most_ns - best_ns < run.book.number("least_gain_fraction") * step.step_ns:
             break
         whole, best_ns = whole & change, most_ns
         codes.append(finding.code)
@@ -220,95 +219,95 @@ class _Worth(msgspec.Struct, frozen=True):
     is_deferred: bool = False
     is_open: bool = False
     promised_ns: float = 0.0
-    change: JobChange | None = None
+    change: GraphChange | None = None
 
 
 def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | None:
     """The gain of an advice with this code, and whether to give it; None if it is not worth a word."""
-    job = run.job
+    step = run.step
     if advice.effect is None and advice.gain is None:
         return _Worth()
-    if job is None:
+    if step is None:
         words = "not converted into a gain: the host's side of a step is unknown"
         return _Worth(words=words, is_open=not run.summary.is_whole_process)
-    change, gain = None, advice.gain
-    missing = next((model.missing for model in job.ranks if model.missing), None)
+    change, gain, missing = None, advice.gain, step.missing
     if advice.effect is not None:
-        change = job.changed(advice.effect)
-        missing = job.missing_for(change)
-    if change is not None:
-        gain = _bounded(job, advice, change, rule.gain_error if advice.error is None else advice.error)
+        change = step.change(advice.effect)
+        missing = step.missing_for(change)
+        gain = _bounded(step, advice, change, rule.gain_error if advice.error is None else advice.error)
     if gain is None:
         return None
     if missing is not None:
         # That is no number; but what nobody waits for, nobody waits for by what is missing either.
-        least_ns = run.book.number("wander_fraction") * job.step_ns
-        words = f"not simulated: {missing}"
-        return _Worth(words=words, is_open=gain.high_ns >= least_ns, promised_ns=gain.ns)
+        least_ns = run.book.number("wander_fraction") * step.step_ns
+        # How the host of a rank that waits may have run says nothing of others.
+        is_told = gain.ns >= least_ns or not step.waits
+        words, is_open = f"not simulated: {missing}", gain.high_ns >= least_ns
+        return _Worth(words=words, is_open=is_open, promised_ns=gain.ns) if is_told else None
     # What graphs break and what kernels torch.compile writes no recording shows.
     is_clear = advice.is_sure and "torch.compile" not in code
-    if change is not None and not (is_clear and _can_be_told(run, job, change, gain)):
+    if change is not None and not (is_clear and _can_be_told(run, step, change, gain)):
         gain = msgspec.structs.replace(gain, low_ns=min(0.0, gain.low_ns))
     # Nobody can see a gain that is smaller than what steps differ by, and one recording does not show that.
     share = run.book.number("least_gain_fraction" if run.has_steps else "much_fraction")
-    least_ns, spread_ns = share * job.step_ns, _spread_ns(job)
+    least_ns, spread_ns = share * step.step_ns, _spread_ns(step)
     if gain.ns >= max(least_ns, spread_ns):
         interval_ns = gain.low_ns, gain.high_ns
         # Without code only a person can find what it would take.
         is_numbered = advice.is_sure or code
-        return _Worth(gain.ns, interval_ns, _simulated(job), change=change) if is_numbered else _Worth()
-    worth, deferred_ns = None, run.book.number("deferred_fraction") * job.device_ns
-    saved_ns = 0.0 if change is None else job.saved_device_ns(change)
+        return _Worth(gain.ns, interval_ns, _simulated(run, step), change=change) if is_numbered else _Worth()
+    worth, deferred_ns = None, run.book.number("deferred_fraction") * step.device_ns
+    saved_ns = 0.0 if change is None else change.device_saved_ns
     # Much by one of the ways in which the host may have run is worth trying too.
     most_ns = gain.high_ns if saved_ns >= deferred_ns or not advice.is_sure else gain.ns
-    if most_ns >= run.book.number("much_fraction") * job.step_ns:
+    if most_ns >= run.book.number("much_fraction") * step.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
     elif saved_ns >= max(deferred_ns, least_ns) > 0:
-        slower = "is" if job.is_host_bound else "would then be"
-        words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
+        slower = "is" if step.is_host_bound else "would then be"
+        words = f"nothing now, for the host {slower} the slower side: {_simulated(run, step)}"
         worth = _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
     return worth
 
 
-def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
+def _bounded(step: StepModel, advice: Advice, change: GraphChange, error: float) -> Gain:
     # What is shown without a number needs no least.
-    gain = job.gain(change, error if advice.is_sure else 0.0)
+    gain = step.gain(change, error if advice.is_sure else 0.0)
     if advice.best is not None:
-        high_ns = job.gain(job.changed(advice.best), error).high_ns
+        high_ns = step.gain(step.change(advice.best), error).high_ns
         gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if advice.worst is not None and advice.is_sure:
-        low_ns = job.gain(job.changed(advice.worst), error).low_ns
+        low_ns = step.gain(step.change(advice.worst), error).low_ns
         gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
     return gain
 
 
-def _can_be_told(run: ProfiledRun, job: Job, change: JobChange, gain: Gain) -> bool:
+def _can_be_told(run: ProfiledRun, step: StepModel, change: GraphChange, gain: Gain) -> bool:
     """Whether it is more than the host may differ by from run to run, in a step that is understood."""
-    error = job.middle.unrecorded_error or 0.0
-    is_of_device = 2 * job.saved_device_ns(change) >= gain.ns
-    wandering_ns = max(run.book.number("wander_fraction") * job.step_ns, _spread_ns(job))
+    error = step.unrecorded_error or 0.0
+    is_of_device = 2 * change.device_saved_ns >= gain.ns
+    wandering_ns = max(run.book.number("wander_fraction") * step.step_ns, _spread_ns(step))
     return abs(error) <= run.book.number("off_fraction") and (is_of_device or gain.low_ns >= wandering_ns)
 
 
-def _spread_ns(job: Job) -> float:
+def _spread_ns(step: StepModel) -> float:
     """What timed steps differ by, to either side."""
-    timed = job.middle.timed
+    timed = step.timed
     return 0.0 if timed is None else (timed.high - timed.low) / 2
 
 
-def _simulated(job: Job) -> str:
-    together = f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
+def _simulated(run: ProfiledRun, step: StepModel) -> str:
     return (
-        f"simulated in a step of {format_duration(job.step_ns)}{together} without the profiler, for which "
-        f"the device alone needs {format_duration(job.device_ns)} and the host alone "
-        f"{format_duration(job.host_ns)}"
+        f"simulated in a step of {format_duration(step.step_ns)} without the profiler, for which "
+        f"the device alone needs {format_duration(step.device_ns)} and the host alone "
+        f"{format_duration(step.host_ns)}{run.of_rank}"
     )
 
 
 def _rank(finding: Finding, promised_ns: float) -> tuple[bool, bool, float, int, str, str]:
     is_unknown = finding.estimated_gain_ns_per_step is None
-    most_ns = promised_ns or max(finding.evidence.get(name) or 0.0 for name in ("device_ns", "idle_ns"))
+    sizes = ("device_ns", "idle_ns", "awaited_ns")
+    most_ns = promised_ns or max(finding.evidence.get(name) or 0.0 for name in sizes)
     return (
         is_unknown and not finding.is_to_try,
         is_unknown,

@@ -184,7 +184,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well; not of a
     # program without PyTorch, which was recorded whole. A host that the recorder holds up waits less than it
     # does without, so a wait counts of the step without.
-    window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
+    window_ns = min(run.window_ns, run.step.step_ns * run.step_count) if run.step else run.window_ns
     of_torch, typical = run.summary.is_of_torch, run.summary.typical_step
     # Where the device decides, the host waits for it somewhere anyway.
     counts_host = of_torch and (typical is None or typical.bound is not StepBound.DEVICE)

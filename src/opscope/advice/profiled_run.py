@@ -16,13 +16,12 @@ import msgspec
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
-from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
-from opscope.analysis.timeline.values import HostTime, IdleCause
+from opscope.analysis.timeline.values import HostTime, IdleCause, trace_name
 from opscope.analysis.watched_steps import UNWATCHED, Dataflow, dataflow, has_unseen
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
@@ -77,7 +76,7 @@ class Advice(msgspec.Struct, frozen=True):
 class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
     session: Session
     summary: Summary
-    job: Job | None = None
+    step: StepModel | None = None  # of the middle rank; None if no trace tells
     book: RuleBook = msgspec.field(default_factory=rule_book)
     _records: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
 
@@ -111,21 +110,26 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         return min(((int(major), int(minor)) for major, _, minor in found), default=None)
 
     @property
-    def step(self) -> StepModel | None:
-        """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
-        return None if self.job is None else self.job.middle
+    def of_rank(self) -> str:
+        """Whose step is simulated, where several traces were recorded."""
+        if self.step is None or len(self.summary.traces) == 1:
+            return ""
+        trace_id = self.step.trace.trace_id
+        return f"; of {trace_name(self.summary.ranks[trace_id], trace_id)}, as if others changed alike"
 
     def simulated(self, host: HostTime) -> HostTime:
-        """A host's time with the recorder's part as it is simulated, so that a report tells one figure."""
-        models = () if self.job is None else self.job.ranks
-        model = next((one for one in models if one.trace.trace_id == host.trace_id), None)
-        if model is None or host.recorder_ns is None:
+        """The host's time with the recorder's part as it is simulated, so that a report tells one figure.
+
+        Of several ranks all are told as estimated: one is simulated.
+        """
+        step = self.step
+        if step is None or host.recorder_ns is None or len(self.summary.traces) > 1:
             return host
         basis = "steps of the same run, timed without the profiler"
-        if model.timed is None:
-            factor = f"{model.host.recorder:g} times as much as " if model.host.recorder != 1 else ""
+        if step.timed is None:
+            factor = f"{step.host.recorder:g} times as much as " if step.host.recorder != 1 else ""
             basis = f"{factor}{host.recorder_basis}"
-        return msgspec.structs.replace(host, recorder_ns=model.recorder_ns, recorder_basis=basis)
+        return msgspec.structs.replace(host, recorder_ns=step.recorder_ns, recorder_basis=basis)
 
     @cached_property
     def unrecorded_share(self) -> float:

@@ -6,8 +6,7 @@ compares durations, never clocks. What the last rank did meanwhile is read on it
 had arrived as long before the common end as its kernel took.
 
 A group whose ranks name different devices is taken for one of one host, joined by NVLink where every such
-device has it, else by PCIe; where a number returns, the network is unknown. Clocks are aligned by
-collectives, which end on all their ranks together; by how much aligned ends still differ is the error.
+device has it, else by PCIe; where a number returns, the network is unknown.
 """
 
 from __future__ import annotations
@@ -68,51 +67,6 @@ def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[floa
             return RankLink(LinkKind.PCIE, spec.pcie_bytes_per_s, LinkEvidence.DATA_SHEET)
     best = max((one for one in seen if one is not None), default=None)
     return None if best is None else RankLink(LinkKind.UNKNOWN, best, LinkEvidence.BEST_SEEN)
-
-
-class RankClock(msgspec.Struct, frozen=True):
-    """The clock of one rank against that of a reference."""
-
-    offset_ns: int  # what to take from its times to have them by the reference's clock
-    # The most by which an aligned end of its collectives is off the middle of that collective's ends; with
-    # that of the rank by which its group is tied to the reference
-    error_ns: int
-    collectives: int  # how many this rests on
-
-
-def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
-    """The clocks of ranks, by rank; the least rank of the largest group is the reference.
-
-    Ranks that share no group with it, directly or through others, are left out. `ends` are, of each
-    collective, when it ended on each rank, in ns by that rank's own clock.
-    """
-    groups = grouped(
-        (tuple(sorted(one)), [one[rank] for rank in sorted(one)]) for one in ends if len(one) > 1
-    )
-    waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
-    known: dict[int, RankClock] = {}
-    while waiting:
-        chosen = next((item for item in waiting if not known or not known.keys().isdisjoint(item[0])), None)
-        if chosen is None:
-            break
-        waiting.remove(chosen)
-        ranks, rows = chosen
-        by = next((rank for rank in ranks if rank in known), ranks[0])
-        tie, reference = known.get(by, RankClock(0, 0, 0)), ranks.index(by)
-        ends_ns = np.array(rows, dtype=np.int64)
-        # Small before they are floating-point numbers: nanoseconds of today have 61 bits.
-        apart_ns = ends_ns - ends_ns[:, [reference]]
-        offsets = np.median(apart_ns - np.median(apart_ns, axis=1, keepdims=True), axis=0)
-        offsets_ns = np.rint(offsets - offsets[reference]).astype(np.int64)
-        aligned_ns = apart_ns - offsets_ns
-        errors = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
-        for rank, offset_ns, error_ns in zip(
-            ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True
-        ):
-            known.setdefault(
-                rank, RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
-            )
-    return known
 
 
 # As NCCL's metadata and kernel names have them; `coalesced`: several in one kernel.
@@ -216,17 +170,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     rank_steps: tuple[RankStep, ...] = ()  # how each rank arrived in each step, by step and trace
     each: tuple[CollectiveTotal, ...] = ()  # in the order of `matched`
     totals: tuple[CollectiveTotal, ...] = ()  # by process group and name, the longest first
-
-    @property
-    def activities(self) -> list[dict[int, int]]:
-        return [{one.trace_id: one.activity_id for one in kernels} for kernels in self.matched]
-
-    @cached_property
-    def clocks(self) -> dict[int, RankClock]:
-        """The clock of each rank against one of them, by trace id; where it shares collectives."""
-        return align(
-            {one.trace_id: one.start_ns + one.duration_ns for one in kernels} for kernels in self.matched
-        )
 
     @cached_property
     def skews(self) -> tuple[RankSkew, ...]:

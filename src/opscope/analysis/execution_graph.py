@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,9 +27,6 @@ from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, CallRole, TraceR
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.ingest.scan import native_library
-
-if TYPE_CHECKING:
-    from opscope.analysis.job_model import JobGraph
 
 Ints = npt.NDArray[np.signedinteger[Any]]  # as small as they may be
 NEVER_NS = -(1 << 60)
@@ -128,7 +125,7 @@ class Simulation(NamedTuple):
 
 
 def simulate(
-    graph: ExecutionGraph | JobGraph,
+    graph: ExecutionGraph,
     *,
     lag_ns: Int64 | None = None,
     duration_ns: Int64 | None = None,
@@ -161,7 +158,7 @@ def simulate(
     return Simulation(times, (reached_ns - began_ns) / graph.steps)
 
 
-def _round(graph: ExecutionGraph | JobGraph, lag_ns: Int64, duration_ns: Int64) -> Callable[[Int64], None]:
+def _round(graph: ExecutionGraph, lag_ns: Int64, duration_ns: Int64) -> Callable[[Int64], None]:
     """What replaces times of nodes by those of one round."""
     order, before, library = graph.order, np.ascontiguousarray(graph.before), native_library()
     if library is not None:

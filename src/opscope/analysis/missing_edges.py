@@ -68,3 +68,10 @@ def unexplained(share: float, what: str) -> str | None:
     if share < MOST_UNEXPLAINED:
         return None
     return f"no known dependency explains {format_fraction(share)} of {what}"
+
+
+def awaited(share: float) -> str | None:
+    """The same of a rank, by the share of its step that it waits for others, which may change with it."""
+    if share < MOST_UNEXPLAINED:
+        return None
+    return f"the rank waits for others for {format_fraction(share)} of the recorded step"

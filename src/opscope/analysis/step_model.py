@@ -7,8 +7,8 @@ both and the error of what the change makes of kernels give the gain its interva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -30,9 +30,9 @@ from opscope.analysis.execution_graph import (
     simulate,
 )
 from opscope.analysis.measured_step import UnrecordedTime, measured_steps
-from opscope.analysis.missing_edges import missing_edges, unexplained
+from opscope.analysis.missing_edges import awaited, missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
-from opscope.analysis.timeline.records import TraceRecords, WorkKind
+from opscope.analysis.timeline.records import TraceRecords
 from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped
@@ -60,8 +60,6 @@ _DEVICE_DECIDES = 0.95
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
-# Of a duration: what takes no time at all is not waited for either.
-NEXT_TO_NOTHING = 1e-3
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -75,17 +73,6 @@ class Gain(msgspec.Struct, frozen=True):
 def strengths(error: float) -> tuple[float, ...]:
     """How much of a change may come true: the likely share first, then the ends."""
     return (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
-
-
-def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
-    """The gain of a change, and its interval.
-
-    `changed` gives the step by the number of the way in which hosts may have run, the likely one first,
-    and how much of the change comes true; `error` is the fraction by which the device time it saves may
-    be off.
-    """
-    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths(error)]
-    return Gain(gains[0], min(gains), max(gains))
 
 
 class PathTotal(msgspec.Struct, frozen=True):
@@ -214,15 +201,6 @@ class GraphChange:
         self.is_dropped[mine[~is_first]] = True
         return self
 
-    def scale_communication(self, waiting_ns: dict[int, int], *, keep_waiting: bool = True) -> GraphChange:
-        """Of communication either only the waiting for other ranks is left, or all but that; by trace id."""
-        model = self.model
-        mine = model.is_communication
-        total_ns = int(model.graph.duration_ns[mine].sum())
-        share = min(1.0, waiting_ns.get(model.trace.trace_id, 0) / total_ns) if total_ns else 0.0
-        self.duration_scale[mine] *= share if keep_waiting else 1.0 - share
-        return self
-
     def run_beside(self, names: Sequence[str]) -> GraphChange:
         """Copies by name that run beside all else, and nobody waits for: a step lasts as long as they do."""
         graph, copies = self.model.graph, self.model.is_named(names)
@@ -349,6 +327,8 @@ class GraphChange:
 class StepModel:
     """The mean step of one trace; `hosts` is how fast its host may have been, the likely way first."""
 
+    waiting_ns = 0.0  # of a recorded step, for other ranks: it is in what communication takes
+
     def __init__(
         self,
         session: Session,
@@ -362,13 +342,7 @@ class StepModel:
         self.session, self.trace, self.graph = session, trace, graph
         self.origin_ns, self.loading, self.timed = origin_ns, loading, timed
         self.hosts: tuple[HostSpeed, ...] = (HostSpeed(0.0),) if trace.is_nsys else _UNTIMED
-        examined = session.examined.get(trace.trace_id)
-        if examined is not None:
-            self.hosts = examined.hosts
-            # What whoever read a rank has worked out of it already.
-            for name in ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing"):
-                vars(self)[name] = getattr(examined.execution, name)
-        elif timed is not None:
+        if timed is not None:
             self.hosts = self._fitted(timed)
 
     @property
@@ -552,9 +526,16 @@ class StepModel:
 
     @cached_property
     def missing(self) -> str | None:
-        return missing_edges(self.session, self.trace, self.graph, self.origin_ns) or unexplained(
-            self.recorded_error, "the recorded step"
+        return (
+            missing_edges(self.session, self.trace, self.graph, self.origin_ns)
+            or unexplained(self.recorded_error, "the recorded step")
+            or self.waits
         )
+
+    @property
+    def waits(self) -> str | None:
+        """Why the step without the profiler cannot be told either: others decide it; None if they do not."""
+        return awaited(self.waiting_ns / max(1.0, self.recorded_ns))
 
     def missing_for(self, change: GraphChange) -> str | None:
         return self.missing or unexplained(change.unexplained_share, "the step with the change")
@@ -628,13 +609,16 @@ class StepModel:
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         ways, steps_ns = zip(*zip(self.hosts, self.steps_ns, strict=True), *self.elsewhere, strict=True)
-        # What a way of the host comes to is the same for every strength.
-        lags = lru_cache(maxsize=1)(lambda way: change.lags(ways[way]))
-        gain = gain_of(steps_ns, lambda way, strength: change.step_ns(lags(way), strength), error)
+        gains = [
+            step_ns - change.step_ns(lag_ns, strength)
+            for way, step_ns in zip(ways, steps_ns, strict=True)
+            for lag_ns in [change.lags(way)]
+            for strength in strengths(error)
+        ]
         most = [self._most_ns(change, one) for one in strengths(error)]
-        gain_ns = min(gain.ns, most[0][0])
-        low_ns = min(gain.low_ns, *(by_median for by_median, _ in most))
-        high_ns = max(gain_ns, min(gain.high_ns, max(high for _, high in most)))
+        gain_ns = min(gains[0], most[0][0])
+        low_ns = min(*gains, *(by_median for by_median, _ in most))
+        high_ns = max(gain_ns, min(max(gains), max(high for _, high in most)))
         if self.timed is not None and 2 * change.device_saved_ns < gain_ns:
             high_ns = max(high_ns, self.timed.median - self._needed_ns(self.timed, change))
         return Gain(gain_ns, low_ns, high_ns)
@@ -692,10 +676,6 @@ class StepModel:
         """Runtime call that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self.ids["call"], -1)
 
-    @cached_property
-    def is_communication(self) -> Flags:
-        return np.asarray(self._of_activities("work") == WorkKind.COMMUNICATION)
-
     def launching(self, names: Iterable[str]) -> list[int]:
         return [int(one) for one in np.unique(self.operator_of_node[self.is_named(names)]) if one >= 0]
 
@@ -734,8 +714,10 @@ class StepModel:
         ]
         return as_extents([(one[0], one[1], other[edge]) for one, other in pairs if one[0] == other[0]])
 
-    def change(self) -> GraphChange:
-        return GraphChange(self)
+    def change(self, effect: Callable[[GraphChange], object] = lambda _: None) -> GraphChange:
+        change = GraphChange(self)
+        effect(change)
+        return change
 
     @cached_property
     def path(self) -> tuple[PathTotal, ...]:
@@ -744,19 +726,22 @@ class StepModel:
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         lag_ns = None if self.timed is None else self.unrecorded_lags(self.host)
-        total_ns = self.path_totals(critical_path(self.graph, lag_ns))
-        return tuple(PathTotal(*row) for row in ranked_totals(total_ns, self.graph.steps))
+        passed = critical_path(self.graph, lag_ns)
+        rows = self._told(
+            passed, "SELECT kind, name, sum(ns)::BIGINT FROM told GROUP BY ALL HAVING sum(ns) > 0"
+        )
+        parts = [(_PATH_KINDS[kind], name, ns) for kind, name, ns in rows]
+        whole_ns = sum(ns for *_, ns in parts)
+        return tuple(
+            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns)
+            for kind, name, ns in sorted(parts, key=lambda one: (-one[2], one[0], one[1] or ""))
+        )
 
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
         rows = self._told(critical_path(self.graph), "SELECT kind, name, start_ns, ns FROM told ORDER BY nr")
         return [PathPiece(_PATH_KINDS[kind], *rest) for kind, *rest in rows]
-
-    def path_totals(self, passed: CriticalPath) -> dict[tuple[str, str | None], int]:
-        """What a path, or the part of one that runs through this trace, sums to, by kind and name."""
-        rows = self._told(passed, "SELECT kind, name, sum(ns)::BIGINT FROM told GROUP BY ALL")
-        return {(_PATH_KINDS[kind], name): ns for kind, name, ns in rows}
 
     def _told(self, passed: CriticalPath, asked: str) -> list[tuple[Any, ...]]:
         """What is asked of the edge of each node (of the host, by the operator launched at its end)."""
@@ -785,16 +770,6 @@ _PATH_KINDS = (
 )
 
 
-def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterator[tuple[Any, ...]]:
-    """The parts of a path, the largest first: key, ns of a mean step, share of all."""
-    whole_ns = sum(total_ns.values()) or 1
-
-    def rank(item: tuple[tuple[Any, ...], int]) -> tuple[Any, ...]:
-        return -item[1], *("" if part is None else part for part in item[0])
-
-    return ((*key, ns / steps, ns / whole_ns) for key, ns in sorted(total_ns.items(), key=rank) if ns)
-
-
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
     for _ in range(12):
         middle = (low + high) / 2
@@ -815,41 +790,31 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 
 
-def step_models(
-    session: Session, records: SessionRecords, only: Collection[int] | None = None
-) -> tuple[StepModel, ...]:
-    """The step of each trace that launched something in its steps, by trace id."""
-    windows, examined = records.windows, session.examined
-    hosts = {} if examined else records.hosts
-    traces = [one for one in records.traces if only is None or one.trace_id in only]
-    syncs = _syncs(session, traces)
+def step_model(session: Session, records: SessionRecords) -> StepModel | None:
+    """The step of one trace; None where it launched nothing in one."""
+    (trace,) = records.traces
+    window = records.windows.get(trace.trace_id)
+    # A process as a whole, its start and its end included, is no step.
+    if window is None or window.is_whole or not len(window.host.start_ns) or _is_filtered(trace):
+        return None
+    steps, held_ns = window.counted.steps, window.held_until_ns
+    began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
+    end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
+    thread_id = min((step.thread_id for step in steps), default=None)
+    place = StepsWindow(thread_id, began_ns, end_ns, NEVER_NS if held_ns is None else held_ns)
+    host = records.hosts[trace.trace_id]
+    graph = build_graph(trace, host, place, _syncs(session, trace))
+    if graph is None:
+        return None
     # Where no steps were recorded, a timed step and what was recorded are different things.
     timed = {
         one.trace_id: one.unrecorded_ns
-        for one in measured_steps(session, windows, ())
-        if one.unrecorded_ns is not None and one.recorded_ns is not None
+        for one in measured_steps(session, records.windows, ())
+        if one.recorded_ns is not None
     }
-    found = []
-    for trace in traces:
-        window = windows.get(trace.trace_id)
-        # A process as a whole, its start and its end included, is no step.
-        if window is None or window.is_whole or not len(window.host.start_ns) or _is_filtered(trace):
-            continue
-        steps, held_ns = window.counted.steps, window.held_until_ns
-        began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
-        end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
-        thread_id = min((step.thread_id for step in steps), default=None)
-        place = StepsWindow(thread_id, began_ns, end_ns, NEVER_NS if held_ns is None else held_ns)
-        if examined:
-            graph, loading = examined[trace.trace_id].unpacked()
-        else:
-            host = hosts[trace.trace_id]
-            loading = {thread: events.loading for thread, events in host.threads.items()}
-            graph = build_graph(trace, host, place, syncs[trace.trace_id])
-        if graph is not None:
-            own = timed.get(trace.trace_id)
-            found.append(StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own))
-    return tuple(found)
+    loading = {thread: events.loading for thread, events in host.threads.items()}
+    own = timed.get(trace.trace_id)
+    return StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own)
 
 
 def _is_filtered(trace: TraceRecords) -> bool:
@@ -862,21 +827,23 @@ def _is_filtered(trace: TraceRecords) -> bool:
     return free_ns > 0.8 * whole_ns
 
 
-def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
-    """Synchronizations whose stream was recorded, by trace and position of the call."""
-    found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    # Ids of one trace's calls are consecutive.
-    first_ids = {one.trace_id: int(one.calls.call_id[0]) for one in traces if len(one.calls)}
-    for trace_id, call_id, stream, source, source_call in session.query(_SYNCS_SQL):
-        if (first_id := first_ids.get(trace_id)) is not None:
-            waited_for = source if source is not None and source >= 0 else None
-            recorded_by = None if source_call is None else source_call - first_id
-            found[trace_id][call_id - first_id] = Sync(stream, waited_for, recorded_by)
-    return found
+def _syncs(session: Session, trace: TraceRecords) -> dict[int, Sync]:
+    """Synchronizations whose stream was recorded, by position of the call."""
+    if not len(trace.calls):
+        return {}
+    first_id = int(trace.calls.call_id[0])  # ids of one trace's calls are consecutive
+    return {
+        call_id - first_id: Sync(
+            stream,
+            source if source is not None and source >= 0 else None,
+            None if source_call is None else source_call - first_id,
+        )
+        for call_id, stream, source, source_call in session.query(_SYNCS_SQL, [trace.trace_id])
+    }
 
 
 _SYNCS_SQL = """
-SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s
+SELECT r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s
 JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id
 LEFT JOIN runtime_calls e ON e.trace_id = s.trace_id AND e.correlation_id = s.wait_on_event_correlation_id
-WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"""
+WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL AND s.trace_id = ?"""

@@ -46,11 +46,6 @@ class Straggler(msgspec.Struct, frozen=True):
     steps: int  # steps in which collectives were matched
     differences: tuple[RankDifference, ...] = ()  # what takes it longer than the others, the most first
 
-    def is_explained_by(self, gain_ns: float) -> bool:
-        """Whether a simulation that gains so much knows the recorded program, and not another one."""
-        # Half of what the others wait.
-        return gain_ns >= 0.5 * self.lag_ns_per_step
-
 
 # Of a step: what all others wait.
 _LEAST_LAG_FRACTION = 0.05

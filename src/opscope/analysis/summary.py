@@ -11,20 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
-from opscope.analysis.job_model import (
-    Job,
-    JobOutlook,
-    RankExamination,
-    choose_ranks,
-    examination_of,
-    look_at_job,
-)
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
@@ -38,7 +31,7 @@ from opscope.analysis.measured_step import MeasuredStep, measured_steps
 from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.roofline import Efficiency, measure_efficiency
-from opscope.analysis.step_model import StepExecution, StepModel, step_models
+from opscope.analysis.step_model import StepExecution, StepModel, step_model
 from opscope.analysis.straggler import Straggler, find_straggler
 from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.measure import join_timelines, measure_timeline
@@ -386,9 +379,7 @@ class Summary(Shown):
     def timeline(self) -> Timeline:
         """What devices did at every nanosecond, and why they idled."""
         if self.session.examined:
-            return join_timelines(
-                [one.timeline for one in self.session.examined.values()], self.collectives.skews
-            )
+            return join_timelines([*self.session.examined.values()], self.collectives.skews)
         return measure_timeline(self.session, self._records, self.collectives.skews)
 
     @property
@@ -459,11 +450,6 @@ class Summary(Shown):
         return None
 
     @cached_property
-    def execution(self) -> tuple[StepExecution, ...]:
-        """The simulated step of each trace that launched something."""
-        return tuple(one.execution for one in self._examined.values() if one.execution is not None)
-
-    @cached_property
     def collectives(self) -> JobCollectives:
         """Collectives of the ranks: waits, transfers, last ranks, mismatches."""
         return read_collectives(self.session, self._records)
@@ -481,8 +467,9 @@ class Summary(Shown):
 
     @cached_property
     def typical_step(self) -> StepExecution | None:
-        """The simulated step of all ranks, represented by the middle one; None if nothing was launched."""
-        return None if self.job is None else self.job.execution
+        """The simulated step of the middle rank; None if nothing was launched, or others hold it up."""
+        step = self.step_model
+        return None if step is None or step.waits else step.execution
 
     @property
     def is_whole_process(self) -> bool:
@@ -508,44 +495,33 @@ class Summary(Shown):
         return sum(device.busy_ns for device in in_use) / span_ns if span_ns else None
 
     @cached_property
-    def step_models(self) -> tuple[StepModel, ...]:
-        """The step of each trace that launched something, to be simulated; until the Summary is complete."""
-        if not self.is_usable:
-            return ()
-        records = self._records
-        if records.is_large:
-            _ = self.timeline  # first: what it takes beside the graphs of a long trace is too much
-            if len(self.ranks) == 1:
+    def step_model(self) -> StepModel | None:
+        """The step of the middle rank, by how long it took, the slower of two; to be simulated.
+
+        None where nothing was launched. Until the Summary is complete.
+        """
+        # First, too: what the timeline takes beside the graph of a long trace is too much.
+        hosts = sorted(self.timeline.host, key=attrgetter("step_ns"))
+        half = len(hosts) // 2
+        for host in (*hosts[half:], *reversed(hosts[:half])) if self.is_usable else ():
+            records = self._records.of(host.trace_id)
+            if records.is_large:
                 share = min(1.0, _MOST_SIMULATED_CALLS / max(1, len(records.traces[0].calls)))
                 records = records.within({key: one.middle(share) for key, one in records.windows.items()})
-        return step_models(self.session, records)
+            if model := step_model(self.session, records):
+                model.waiting_ns = self._waiting_ns(host.trace_id)
+                return model
+        return None
 
-    @cached_property
-    def job(self) -> Job | None:
-        """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
-        examined = self._examined.items()
-        steps_ns = {trace_id: one.execution.step_ns for trace_id, one in examined if one.execution}
-        nodes = {trace_id: one.node_count for trace_id, one in examined}
-        awaited_ns = {skew.trace_id: skew.awaited_ns for skew in self.collectives.skews}
-        chosen, middle = choose_ranks(steps_ns, nodes, awaited_ns)
-        if self.session.examined and self.is_usable:
-            models = step_models(self.session, self._records, chosen)
-        else:
-            models = tuple(one for one in self.step_models if one.trace.trace_id in chosen)
-        return Job(models, self.collectives.activities, middle) if models else None
-
-    @cached_property
-    def job_outlook(self) -> JobOutlook | None:
-        """What delays the ranks, and the gains of changes; None if they are not simulated."""
-        # One rank alone need not be simulated for it.
-        return look_at_job(self.job, self.collectives, self.straggler) if len(self.ranks) > 1 else None
-
-    @cached_property
-    def _examined(self) -> Mapping[int, RankExamination]:
-        """What is known of each trace alone: of the processes that read them, else worked out here."""
-        if self.session.examined and self.is_usable:
-            return self.session.examined
-        return {one.trace.trace_id: examination_of(one) for one in self.step_models}
+    def _waiting_ns(self, trace_id: int) -> float:
+        """What a rank waits for others in the collectives of a mean step."""
+        left_out, steps = self.timeline.left_out, sum(one.trace_id == trace_id for one in self.counted_steps)
+        waiting_ns = sum(
+            one.waiting_ns
+            for one in self.collectives.rank_steps
+            if one.trace_id == trace_id and (trace_id, one.step) not in left_out
+        )
+        return waiting_ns / max(1, steps)
 
     @cached_property
     def _records(self) -> SessionRecords:
@@ -571,8 +547,7 @@ class Summary(Shown):
 
 
 _UNTIL_COMPLETE = (
-    "_session", "_launches", "_without_operator", "_provenance", "_limits", "_records", "_examined",
-    "step_models", "job",
+    "_session", "_launches", "_without_operator", "_provenance", "_limits", "_records", "step_model",
 )  # fmt: skip
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (

@@ -391,7 +391,7 @@ def step_gain(
 
     None where the recording's steps cannot be simulated.
     """
-    if (job := summary.job) is None:
+    if (step := summary.step_model) is None:
         return None
     # Of several in a row the first does the work of all, and the others are no longer called.
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]
@@ -407,10 +407,10 @@ def step_gain(
         change.scale(mine, ratio * whole_ns / own_ns if own_ns else 1.0)
         change.drop(others).drop_host_of(list(rest))
 
-    change = job.changed(effect)
-    if job.missing_for(change) is not None:
+    change = step.change(effect)
+    if step.missing_for(change) is not None:
         return None
     low, high = interval or (ratio, ratio)
     error = max(high - ratio, ratio - low) / abs(1.0 - ratio) if ratio != 1.0 else 0.0
     count = sum(one.times for one in calls) / max(1, len(summary.steps))
-    return StepGain(file, calls[0].name, count, ratio, job.gain(change, error), job.step_ns)
+    return StepGain(file, calls[0].name, count, ratio, step.gain(change, error), step.step_ns)

@@ -21,7 +21,7 @@ from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
-from opscope.report.timeline import line_text
+from opscope.report.timeline import line_text, simulated_rank
 from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
 
 _CHANGES, _LINES = 3, 3
@@ -77,6 +77,8 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             if measured.recorded_ns is not None and measured.recorded_ns < simulated.step_interval_ns[0]:
                 told += "; the host ran ahead of the GPU"
             between = doc.Strong(_between(simulated.step_interval_ns))
+            if len(summary.traces) > 1:
+                told += f"; {simulated_rank(summary, simulated)} is simulated"
             yield "Step", (between, f" without profiler (simulated), {told}")
     elif summary.window_ns is not None and not summary.is_whole_process:
         spans_ns = [one.span_ns for one in summary.timeline.in_use]
@@ -288,7 +290,10 @@ def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     told: doc.Text = "No gain could be estimated for these."
     if any(one.is_to_try for one in advice):
         told = "Gains are simulated, each for that change alone."
-        if summary.is_of_torch:
+        step = summary.typical_step
+        if step is not None and len(summary.traces) > 1:
+            told = f"Gains are simulated for {simulated_rank(summary, step)}, as if others changed alike."
+        elif summary.is_of_torch:
             told = (
                 "Gains are simulated, each for that change alone. ",
                 doc.Code("opscope try SCRIPT", is_whole=True),

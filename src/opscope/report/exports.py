@@ -27,7 +27,7 @@ import msgspec
 
 from opscope._version import __version__
 from opscope.analysis.program.stacks import StackProfile
-from opscope.analysis.step_model import step_models
+from opscope.analysis.step_model import step_model
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.idle import CAUSES
@@ -60,8 +60,8 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
             hint="Name one of the files",
         )
     (source,) = summary.traces
-    models = step_models(session, read_session(session)) if summary.is_usable else ()
-    if not models:
+    step = step_model(session, read_session(session)) if summary.is_usable else None
+    if step is None:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
     on_device = ("kernel", "communication", "copy")  # whose names say what they are
     path_slices = [
@@ -69,7 +69,7 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
             (one.name if one.kind in on_device else f"{one.kind}: {one.name}") if one.name else one.kind,
             one.start_ns, one.ns, {"kind": one.kind},
         )
-        for one in models[0].recorded_path
+        for one in step.recorded_path
     ]  # fmt: skip
     tracks = (("critical path", path_slices), *_idle(session), *_attributed(session))
     (trace,) = find_traces(source)

@@ -26,11 +26,6 @@ def is_operator_name(name: str) -> bool:
     return len(name) <= 64 and _OPERATOR.fullmatch(name) is not None
 
 
-def trace_name(rank: int | None, trace_id: int) -> str:
-    """`rank 3`; of a recording that tells none, `trace 1`."""
-    return f"trace {trace_id}" if rank is None else f"rank {rank}"
-
-
 @lru_cache(maxsize=4096)
 def _forms(name: str) -> tuple[str, ...]:
     if (title := _TITLE.fullmatch(name)) is not None:

@@ -1,19 +1,17 @@
-"""What is said of the ranks of a job: their collectives and clocks, who is waited for, what holds them up."""
+"""What is said of the ranks of a job: their collectives, and who is waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind
-from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
 from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
+from opscope.units import UNKNOWN, format_duration, format_fraction, format_share
 
 _RANKS = 5
 
@@ -112,7 +110,7 @@ def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         ),
         caption="How long each of the other ranks waited for it, on average, by step.",
     )
-    return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))))
+    return doc.blocks(ranks)
 
 
 def _most_awaited(summary: Summary) -> list[Any]:
@@ -120,66 +118,8 @@ def _most_awaited(summary: Summary) -> list[Any]:
     return [one for one in skews if one.awaited_ns][:_RANKS]
 
 
-def _points(summary: Summary) -> Iterator[doc.Text]:
-    clocks, outlook = summary.collectives.clocks, summary.job_outlook
-    if len(clocks) > 1:
-        offsets = [one.offset_ns for one in clocks.values()]
-        apart, error_ns = max(offsets) - min(offsets), max(one.error_ns for one in clocks.values())
-        yield (
-            f"Clocks of {counted(len(clocks), 'rank')} are {format_duration(apart)} apart; "
-            f"aligned by the ends of their collectives they agree to {format_duration(error_ns)}."
-        )
-    if outlook is None:
-        return
-    shares = summed((one.trace_id, one.fraction) for one in outlook.path)
-    for trace_id, fraction in shares.most_common(1):
-        mine = [one for one in outlook.path if one.trace_id == trace_id][:3]
-        yield (
-            f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
-            f"{format_fraction(fraction)} of the recorded step: ",
-            *doc.joined(
-                [f"{one.kind} {one.name or ''}".rstrip() + f" ({format_duration(one.ns)})" for one in mine]
-            ),
-            ".",
-        )
-    for one in outlook.what_ifs:
-        gain = format_duration(one.gain.ns)
-        if one.gain.ns <= 0:
-            continue
-        if one.kind is WhatIfKind.RANK_AS_MEDIAN:
-            yield (
-                f"If rank {one.rank} were as fast as the median of the others, a step would take {gain} less."
-            )
-        else:
-            data = one.name if one.process_group is None else f"{one.name} of group {one.process_group}"
-            yield (
-                f"If all transfers of {data} overlapped with computation, a step would take {gain} "
-                "less; ranks would still wait for the last one."
-            )
-
-
-def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
-    """`clocks`, `rank_steps` and `job` of `analyze --json`; `each`: of all ranks."""
-    collectives, ranks = summary.collectives, summary.ranks
+def rank_steps(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
+    """`rank_steps` of `analyze --json`; `each`: of all ranks."""
     told = {one.trace_id for one in _most_awaited(summary)}
-    keys = {
-        JobOutlook: Keys(
-            "ranks simulated_ranks=simulated step_ns critical_path what_if=what_ifs",
-            critical_path=lambda outlook: outlook.path[: 2 * _RANKS],
-        ),
-        JobPath: Keys("rank kind name ns_per_step=ns fraction", rank=lambda one: ranks[one.trace_id]),
-        RankStep: Keys("... -trace_id"),
-        WhatIf: Keys(
-            "change=kind rank process_group name gain_ns_per_step=gain.ns gain_interval_ns_per_step",
-            gain_interval_ns_per_step=lambda one: (one.gain.low_ns, one.gain.high_ns),
-        ),
-    }
-    parts = {
-        "clocks": [
-            {"rank": collectives.ranks[trace_id], **encode(clock)}
-            for trace_id, clock in sorted(collectives.clocks.items())
-        ],
-        "rank_steps": [one for one in collectives.rank_steps if each or one.trace_id in told],
-        "job": summary.job_outlook,
-    }
-    return encode(parts, keys)  # type: ignore[no-any-return]
+    steps = [one for one in summary.collectives.rank_steps if each or one.trace_id in told]
+    return encode(steps, {RankStep: Keys("... -trace_id")})  # type: ignore[no-any-return]

@@ -40,10 +40,10 @@ from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
 from opscope.report.provenance import explained_launches
-from opscope.report.ranks import rank_records
+from opscope.report.ranks import rank_steps
 from opscope.units import NS_PER_S, ns_to_ms
 
-ANALYSIS_SCHEMA_VERSION = 3
+ANALYSIS_SCHEMA_VERSION = 4
 EXPLANATION_SCHEMA_VERSION = 1
 STATS_SCHEMA_VERSION = 2
 
@@ -191,7 +191,7 @@ def analysis_json(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
     if len(summary.traces) > 1:
         totals = summary.collectives.each if top is None else summary.collectives.totals
         document |= encode({"collectives": totals, "straggler": summary.straggler}, SUMMARY_KEYS)
-        document |= rank_records(summary, each=top is None)
+        document["rank_steps"] = rank_steps(summary, each=top is None)
     return document
 
 

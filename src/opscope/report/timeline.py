@@ -17,13 +17,13 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from opscope.analysis.program.places import LineKind, ModuleTotal
-from opscope.analysis.step_model import PathTotal
+from opscope.analysis.step_model import PathTotal, StepExecution
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause, TimePartition, WindowKind
+from opscope.analysis.timeline.values import IdleCause, TimePartition, WindowKind, trace_name
 from opscope.analysis.watched_steps import as_tree
 from opscope.model.queries import summed
 from opscope.report import document as doc
-from opscope.report.names import INDEX, trace_name
+from opscope.report.names import INDEX
 from opscope.report.operators import whole_ns
 from opscope.units import (
     counted,
@@ -228,16 +228,21 @@ def _facts(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if step is None:
         return
     late = "1 event starts" if step.missing_edges == 1 else f"{step.missing_edges:,} events start"
-    unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
+    told = f"; {simulated_rank(summary, step)} is simulated" if len(summary.traces) > 1 else ""
+    told += f"; {late} later than known dependencies explain" if step.missing_edges else ""
     if step.missing is not None:
-        unexplained += f"; no change is simulated, because {step.missing}"
+        told += f"; no change is simulated, because {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     yield (
         "Simulated",
         f"{between}{' a step' if summary.steps else ''} without the profiler, "
-        f"{format_duration(step.recorded_ns)} with it{unexplained}",
+        f"{format_duration(step.recorded_ns)} with it{told}",
     )
+
+
+def simulated_rank(summary: Summary, step: StepExecution) -> str:
+    return trace_name(summary.ranks[step.trace_id], step.trace_id)
 
 
 def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:

@@ -10,7 +10,6 @@ import pytest
 import opscope
 from fakes import H200, TraceBuilder
 from opscope.advice import advise
-from opscope.analysis.job_model import Job
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.step_model import Gain, HostSpeed
 from opscope.analysis.straggler import find_straggler
@@ -143,7 +142,7 @@ def advise_on(summarized):
             "counted_timeline": values,
             "straggler": straggler,
         }
-        summary = advise(session, summary.having(**given), Job(models) if models else None)
+        summary = advise(session, summary.having(**given), models[len(models) // 2] if models else None)
         return summary.advice or ()
 
     return run
@@ -190,7 +189,7 @@ class AskedStep:
     asked: ClassVar[list[tuple[tuple[str, tuple[Any, ...]], ...]]] = []
 
     loading: Mapping[int, Any] = {}
-    unrecorded_error = missing = None
+    unrecorded_error = missing = waits = None
     path: Sequence[Any] = ()
     host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
     launch_ns = timed = None
@@ -208,9 +207,11 @@ class AskedStep:
         self.is_host_bound = self.host_ns > self.device_ns
         self.unrecorded_share = self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 
-    def change(self):
-        """Nothing asked yet."""
-        return AskedChange(self)
+    def change(self, effect=lambda _: None):
+        """What an effect asks."""
+        change = AskedChange(self)
+        effect(change)
+        return change
 
     def missing_for(self, _):
         """Nothing."""

@@ -210,7 +210,7 @@ def test_a_report_tells_one_figure_of_the_recorders_part(load):
         at = 10 + 100 * place
         builder.operator("aten::mm", at, 90).launch(at + 80, 5).kernel("gemm", at + 90, 20)
     session = load(builder)
-    (model,) = Summary(session).step_models
+    model = Summary(session).step_model
     (measured,) = Summary(session).timeline.host
     (told_of,) = assess(session).timeline.host
     assert told_of.recorder_ns == model.recorder_ns > (measured.recorder_ns or 0)

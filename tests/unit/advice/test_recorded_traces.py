@@ -7,7 +7,6 @@ import pytest
 
 from case_tables import cases
 from opscope.advice import advise
-from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.summary import Summary
 
 from .conftest import codes, only, quick_summary
@@ -26,9 +25,9 @@ def advised(shared, shared_session):
     @cache
     def run(name):
         session = shared_session(shared / "traces" / name)
-        job = Summary(session).job
-        summary = advise(session, quick_summary(session), job)
-        return ProfiledRun(session, summary, job).step, summary.advice or ()
+        step = Summary(session).step_model
+        summary = advise(session, quick_summary(session), step)
+        return step, summary.advice or ()
 
     return run
 

@@ -194,15 +194,11 @@ def test_a_recorded_job_in_json_and_words(shared, load):
     assert total["link"] == {"kind": "nvlink", "bytes_per_s": 450e9, "evidence": "data_sheet"}
     assert (total["parallelism"], total["parallelism_evidence"]) == ("data", "inferred")
     assert (document["straggler"]["late_steps"], document["straggler"]["steps"]) == (2, 2)
-    assert all(one["error_ns"] < 10_000 for one in document["clocks"])
     of_late = [one for one in document["rank_steps"] if one["rank"] == 1]
     assert [one["step"] for one in of_late] == [2, 3]
     assert sum(one["awaited_ns"] for one in of_late) == total["wait_ns"]
-    path = document["job"]["critical_path"]
-    assert (path[0]["rank"], path[0]["name"]) == (1, "aten::mm")
-    # Of the late rank the simulation knows another program than the recorded one.
-    assert [one["change"] for one in document["job"]["what_if"]] == ["collective_overlapped"]
-    assert "were as fast as the median of the others" not in text  # nor has its advice a number
+    # What a rank would do without waiting is not known, nor then what is held up by it.
+    assert (document["simulation"], document["critical_path"]) == (None, [])
 
 
 @pytest.mark.exhaustive(few=False)

@@ -7,8 +7,9 @@ from fakes import TraceBuilder
 from opscope.analysis import execution_graph
 from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, HostSpeed, StepModel
+from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_model
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import read_session
 from opscope.model.sidecar import StepKind
 
 US = 1000
@@ -93,8 +94,7 @@ def replays():
 
 
 def model_of(load, builder):
-    (model,) = Summary(load(builder)).step_models
-    return model
+    return Summary(load(builder)).step_model
 
 
 def node(model, kernel):
@@ -233,7 +233,9 @@ def test_what_nothing_explains_is_counted(load, builder, error):
     ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
 )  # fmt: skip
 def test_gaps_in_a_recording_are_borne(load, builder):
-    for model in Summary(load(builder)).step_models:
+    session = load(builder)
+    model = step_model(session, read_session(session))
+    if model is not None:
         assert model.step_ns >= 0
         assert model.gain(model.change().replay(0)).ns <= model.step_ns
         assert 0 <= model.recorded_error <= 1
@@ -390,15 +392,6 @@ def test_a_merged_set_of_launches_is_one(load):
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
 
 
-def communicating():
-    """A kernel of 100 µs, then an all-reduce of 300 on the same stream, within a step of 100 on the host."""
-    builder = (
-        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 100)
-    )
-    builder.operator("nccl:all_reduce", 30, 10).launch(32, 4)
-    return builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 121, 300)
-
-
 def ids_of(model, name, of="operator"):
     key = {"operator": "operator_id", "runtime_call": "runtime_call_id"}[of]
     return [one for (one,) in model.session.query(f"SELECT {key} FROM {of}s WHERE name LIKE ?", [name])]
@@ -424,10 +417,6 @@ CHANGES = {
     "kernels gone, and their launches": (launch_bound, lambda m: m.change().drop_launches(["add"]), 50),
     "kernels gone, but for those of some calls": (
         launch_bound, lambda m: m.change().drop_launches(["add"], but_of=[-1]), 0),
-    "communication without its transfer": (
-        communicating, lambda m: m.change().scale_communication({0: 120 * US}), 180),
-    "communication without waiting": (
-        communicating, lambda m: m.change().scale_communication({0: 120 * US}, keep_waiting=False), 120),
     "a copy that the host waits for at the next synchronization": (
         asks_for_a_number,
         lambda m: m.change().free_launches(m.is_named(["Memcpy DtoH (Device -> Pageable)"])), 0),
@@ -489,9 +478,8 @@ UNEXPLAINED = 0.03
 @pytest.mark.parametrize("name", TRACES)
 def test_recorded_programs_obey_the_laws(load, shared, name):
     session = load(shared / "traces" / name)
-    models = Summary(session).step_models
-    assert models
-    for model in models:
+    for records in read_session(session).of_each():
+        model = step_model(session, records)
         reproduces(model.graph)
         assert model.recorded_error <= UNEXPLAINED
         # The more of the recorder is taken away, the shorter the step.

@@ -74,16 +74,16 @@ def test_no_gain_rests_on_missing_edges(load, builder, reason):
     assert copies.gain_interval_ns_per_step is None
     assert reason in copies.gain_basis
     assert summary.best_set is None
-    assert [reason in (step.missing or "") for step in summary.execution] == [True]
+    assert reason in (summary.typical_step.missing or "")
 
 
 def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load):
     summary = assess(load(program()))
-    assert [step.missing for step in summary.execution] == [None]
+    assert summary.typical_step.missing is None
     (copies,) = [one for one in summary.advice or () if one.code == "advice.host_copies"]
     assert copies.estimated_gain_ns_per_step
     # One of twenty.
-    (step,) = assess(load(program(recorded=lambda number: number != 15))).execution
+    step = assess(load(program(recorded=lambda number: number != 15))).typical_step
     assert step.missing is None
 
 
@@ -106,7 +106,7 @@ def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load):
         builder.operator("aten::add", at, 90).launch(at + 80, 4)
         builder.kernel("add", at + 90 + (900 if place == 19 else 0), 5)
     builder.launch(2000, 910, name="cudaDeviceSynchronize")
-    (model,) = Summary(load(builder)).step_models
+    model = Summary(load(builder)).step_model
     assert model.missing is None
     assert model.missing_for(model.change()) is None
     quicker = model.change()
@@ -127,7 +127,7 @@ def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load):
         builder.kernel("mul", kernel_us, 60, stream=stream, correlation=20_000 + stream)
     for stream in (20, 30):
         builder.launch(1640 + stream, 1, name="cudaEventRecord", correlation=10_000 + stream)
-    (step,) = (summary := assess(load(builder))).execution
+    step = (summary := assess(load(builder))).typical_step
     assert "1 of 2 waits of streams for each other contradict the times recorded" in (step.missing or "")
     assert step.missing_edges >= 1
     assert all(one.estimated_gain_ns_per_step is None for one in summary.advice or ())

@@ -194,5 +194,5 @@ def test_of_a_long_trace_the_steps_in_the_middle_are_simulated(load, monkeypatch
         built.launch(start + 15).kernel("gemm", start + 30, kernel_us)
     monkeypatch.setattr("opscope.analysis.timeline.host._MOST_KEPT", 0)
     monkeypatch.setattr("opscope.analysis.summary._MOST_SIMULATED_CALLS", 2)
-    (model,) = Summary(load(built)).step_models
+    model = Summary(load(built)).step_model
     assert (model.graph.steps, model.busy_ns) == (2, 11_000)

@@ -1,6 +1,7 @@
 """Files read by several processes are as if one had read them all."""
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -14,9 +15,8 @@ import pytest
 
 from fakes import TraceBuilder
 from opscope._version import __version__
-from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.measure import join_timelines
+from opscope.analysis.timeline.measure import join_timelines, measure_each
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import reader
 from opscope.ingest.source import find_traces
@@ -95,9 +95,20 @@ def test_of_a_recorded_job_too(shared):
 
 @pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks, alone):
-    counts = []
-    assert rows(load(ranks, workers=2, on_done=counts.append)) == alone
-    assert counts == [*range(1, 6)]
+    counts, said = [], []
+    assert rows(load(ranks, workers=2, on_done=counts.append, note=said.append)) == alone
+    assert (counts, said) == ([*range(1, 6)], [])
+
+
+def test_what_they_are_given_to_do_can_be_handed_to_them(ranks, monkeypatch):
+    handed = []
+    monkeypatch.setattr(
+        reader,
+        "load",
+        lambda *_, demangle, examine, **__: handed.append(pickle.dumps((demangle, examine))),
+    )
+    load(ranks)
+    assert handed
 
 
 @pytest.mark.exhaustive(few=False)
@@ -151,9 +162,9 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(sha
     there = summarize(session)
     assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
-    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=examine_ranks)).examined
+    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=measure_each)).examined
     timeline = Summary(shared_session(job)).timeline
-    assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
+    assert join_timelines([*together.values()], timeline.skews) == timeline
 
 
 class FakeClient:

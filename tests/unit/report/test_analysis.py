@@ -105,6 +105,7 @@ def full(summary):
     """The Summary with all that can be known of it."""
     improvement = OperatorImprovement("gemm", TOPICS, "ncu --kernel-name regex:gemm python s.py")
     return summary.having(
+        step_model=None,
         efficiency=EFFICIENCY,
         timeline=TIMELINE,
         measured_steps=(STEP,),

@@ -159,12 +159,17 @@ class SessionRecords:
         """The same in other windows."""
         return SessionRecords(self._session, self.traces, windows, self._hosts)
 
+    def of(self, trace_id: int) -> SessionRecords:
+        """The same of one trace."""
+        traces = tuple(one for one in self.traces if one.trace_id == trace_id)
+        windows = {one: window for one, window in self.windows.items() if one == trace_id}
+        hosts = None if self._hosts is None else {trace_id: self._hosts[trace_id]}
+        return SessionRecords(self._session, traces, windows, hosts)
+
     def of_each(self) -> Iterator[SessionRecords]:
-        hosts = None if self.is_large else self.hosts
-        for trace in self.traces:
-            window = {one: self.windows[one] for one in (trace.trace_id,) if one in self.windows}
-            host = None if hosts is None else {trace.trace_id: hosts[trace.trace_id]}
-            yield SessionRecords(self._session, (trace,), window, host)
+        if not self.is_large:
+            _ = self.hosts  # read at once
+        return (self.of(one.trace_id) for one in self.traces)
 
 
 def read_session(session: Session) -> SessionRecords:

@@ -19,6 +19,7 @@ from opscope.analysis.timeline.host import (
     SessionRecords,
     called_functions,
     named_ranges,
+    read_session,
 )
 from opscope.analysis.timeline.idle import (
     CAUSES,
@@ -238,6 +239,12 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
     )
+
+
+def measure_each(session: Session) -> dict[int, Timeline]:
+    """The timeline of each trace alone."""
+    each = read_session(session).of_each()
+    return {one.traces[0].trace_id: measure_timeline(session, one) for one in each}
 
 
 def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -> Timeline:

@@ -229,6 +229,11 @@ class RankSkew(msgspec.Struct, frozen=True):
     evidence: SkewEvidence  # how the collectives were matched
 
 
+def trace_name(rank: int | None, trace_id: int) -> str:
+    """`rank 3`; of a recording that tells none, `trace 1`."""
+    return f"trace {trace_id}" if rank is None else f"rank {rank}"
+
+
 class Timeline(msgspec.Struct, frozen=True):
     """Everything the timeline of a Session says.
 
@@ -247,17 +252,20 @@ class Timeline(msgspec.Struct, frozen=True):
     device_steps: tuple[DeviceStep, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
 
-    def moved(self, traces: int, calls: int) -> Timeline:
-        """The same in a Session where ids of traces and runtime calls are larger by this."""
+    def moved(self, ids: Mapping[str, int]) -> Timeline:
+        """The same in a Session where ids are larger by this, by table."""
         parts = {
             name: tuple(
-                msgspec.structs.replace(one, trace_id=one.trace_id + traces) for one in getattr(self, name)
+                msgspec.structs.replace(one, trace_id=one.trace_id + ids["traces"])
+                for one in getattr(self, name)
             )
             for name in self.__struct_fields__
             if name != "waits"
         }
         waits = (
-            msgspec.structs.replace(one, call_ids=tuple(call_id + calls for call_id in one.call_ids))
+            msgspec.structs.replace(
+                one, call_ids=tuple(call_id + ids["runtime_calls"] for call_id in one.call_ids)
+            )
             for one in self.waits
         )
         return Timeline(waits=tuple(waits), **parts)

@@ -136,7 +136,7 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         start_ups = (
             tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns), window.lead_in_ns))
             if examined is None
-            else examined.timeline.start_ups
+            else examined.start_ups
         )
         found[trace_id] = msgspec.structs.replace(window, start_ups=start_ups)
     return found

@@ -13,17 +13,16 @@ import numpy as np
 from opscope.analysis.collectives import transfer_ns
 from opscope.analysis.program.stacks import StackBasis, StackProfile, StackWeight, stack_profiles
 from opscope.analysis.roofline import CallEfficiency, Efficiency
-from opscope.analysis.step_model import step_models
+from opscope.analysis.step_model import step_model
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
-from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.timeline.values import IdleCause, trace_name
 from opscope.ingest.memory_snapshot import DeviceMemory
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
-from opscope.report.names import trace_name
 from opscope.report.operators import call_arguments
 from opscope.units import (
     UNKNOWN,
@@ -434,8 +433,8 @@ def _timeline_chart(
     steps = list(grouped((one.step, one) for one in times if one.trace_id == trace_id).values())[:_MOST_STEPS]
     if not steps:
         return
-    models = step_models(session, records, only=[steps[0][0].trace_id])
-    path = models[0].recorded_path if models else ()
+    model = step_model(session, records.of(steps[0][0].trace_id))
+    path = () if model is None else model.recorded_path
     # In front is a step of the usual length.
     used = {(one.trace_id, one.step) for one in summary.counted_steps}
     lengths = {

@@ -145,10 +145,10 @@ def test_where_the_device_is_at_work_before_the_window_begins_with_what_was_reco
     (host,) = found.host
     assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
     assert not found.waits
-    job = Summary(load(at_work_before())).job
-    assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
-    assert job.host_ns <= 900_000
-    assert not job.is_host_bound
+    model = Summary(load(at_work_before())).step_model
+    assert model.device_ns == pytest.approx(4_000_000, rel=0.01)
+    assert model.host_ns <= 900_000
+    assert not model.is_host_bound
     # Not after less than a millisecond.
     found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
     assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
@@ -345,13 +345,13 @@ def test_steps_of_start_up(load, builder, expected):
 
 def test_averages_are_without_them_and_sums_with(load):
     whole, rest = (Summary(load(program(firsts, later=3))) for firsts in ([LOADS], []))
-    (statistics,), (host,), (model,) = whole.timeline.steps, whole.timeline.host, whole.step_models
+    (statistics,), (host,) = whole.timeline.steps, whole.timeline.host
+    model, alone = whole.step_model, rest.step_model
     assert (statistics.count, statistics.left_out, statistics.mean_ns) == (3, 1, 100 * US)
     assert (host.steps, host.step_ns) == (3, 100 * US)
     assert whole.measured_step.recorded_ns == 100 * US
     assert model.graph.steps == 3
     assert [step.step for step in whole.counted_steps] == [1, 2, 3]
-    (alone,) = rest.step_models
     assert model.step_ns == alone.step_ns
     (partition,), (counted,) = whole.timeline.partitions, whole.counted_timeline.partitions
     assert partition.span_ns == (480 + 300) * US
