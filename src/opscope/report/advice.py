@@ -185,7 +185,9 @@ def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if exposed_ns.total() <= _TENTH * spans_ns.total():
         return
     text = f"communication, {format_share(exposed_ns.total(), spans_ns.total())} of the time"
-    if len(spans_ns) > 1 and None not in summary.ranks:
+    if (late := summary.straggler) is not None and late.rank is not None:
+        text += f"; others wait for rank {late.rank}, {format_duration(late.lag_ns_per_step)} a step or more"
+    elif len(spans_ns) > 1 and None not in summary.ranks:
         most = max(spans_ns, key=lambda one: exposed_ns[one] / spans_ns[one])
         text += f"; most on rank {summary.ranks[most]}, {format_share(exposed_ns[most], spans_ns[most])}"
     yield "Exposed", text
