@@ -1,27 +1,6 @@
 import json
 
-import pytest
-
 from fakes import TraceBuilder
-
-
-@pytest.mark.parametrize("option", ["", "--memory-limit=500MB", "--workers=0", "--workers=2"])
-def test_json_is_the_only_thing_on_stdout(opscope, trace, option):
-    document = opscope("analyze", trace, "--json", *option.split()).fine().json
-    assert document["trace"].endswith("trace.json")
-    expected = {
-        "device_time_ns": 452_125,
-        "attributed_ns": 450_125,
-        "kernel_launches": 3,
-        "operators": 3,
-        "steps": 1,
-    }
-    assert {key: document["summary"][key] for key in expected} == expected
-    assert sum(document["unattributed"].values()) == 2_000
-    first = document["top_operators"][0]
-    assert (first["name"], first["self_device_ns"], first["calls"]) == ("aten::addmm", 400_000, 1)
-    device = document["summary"]["devices"][0]
-    assert (device["span_ns"], device["busy_ns"], device["idle_ns"]) == (1_000_000, 452_125, 547_875)
 
 
 def test_files_are_written_and_named_last(opscope, trace, tmp_path):

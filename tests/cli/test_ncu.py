@@ -44,12 +44,6 @@ def calls(tmp_path):
 SAYS = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
 
 
-@pytest.mark.exhaustive(few=False)
-def test_a_report_and_a_trace_of_something_else(opscope, packed, trace):
-    words = "the recording has no launch of this name, grid and block"
-    opscope("ncu", packed, "--trace", trace).fine(words)
-
-
 @cases("arguments", "message")
 def test_what_cannot_be_read_or_run(opscope, arguments, message):
     opscope("ncu", *arguments).fails(message)
@@ -76,13 +70,6 @@ def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run, tmp_pat
     assert call["options"]["--launch-count"] == ["20"]
     assert call["options"]["--clock-control"] == ["none"]
     assert call["options"]["--section"] == [*SECTIONS]
-
-
-@pytest.mark.exhaustive(few=False)
-def test_with_json_standard_output_is_one_document(ncu_run):
-    outcome = ncu_run("--json", "--ncu-option=--launch-count=5", "--", *SAYS)
-    assert len(outcome.json["kernels"]) == 5
-    assert "said\n" in outcome.err
 
 
 def test_without_a_choice_a_first_run_makes_it(ncu_run, tmp_path):

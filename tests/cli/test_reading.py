@@ -74,15 +74,6 @@ def test_everything_is_more_than_a_report_and_tells_every_operator(bert):
     assert "How it was estimated" not in "\n".join(usual)
 
 
-@pytest.mark.exhaustive(few=False)
-def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, recording):
-    chosen = opscope("analyze", recording, "--section", "内核", "--lang", "zh").fine()
-    assert "类别" not in chosen.out
-    assert opscope("analyze", recording, "--section", "kernels", "--lang", "zh").out == chosen.out
-    unknown = opscope("analyze", recording, "--section", "无", "--lang", "zh")
-    assert unknown.code == 1 and "内核" in unknown.err
-
-
 @pytest.mark.parametrize(
     ("command", "section"),
     [

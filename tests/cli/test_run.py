@@ -76,12 +76,6 @@ def test_steps_after_the_recording_are_timed_or_their_lack_is_told(run, script):
     assert step["host_stretch"] == step["recorded_ns"] / step["unrecorded_ns"]["median"]
 
 
-@pytest.mark.exhaustive(few=False)
-def test_workers_change_nothing(run, script):
-    run("--quiet", script, "--workers", 1).fine(out="trained False train.py\n")
-    assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
-
-
 @cases("then", "code", "shown")
 def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script, then, code, shown):
     outcome = run("--quiet", script, "--count", 5, "--then", then).fails(shown, code=code, out=None)

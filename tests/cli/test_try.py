@@ -236,18 +236,6 @@ def test_a_rank_that_is_asked_to_try_is_refused(opscope, script, monkeypatch):
 
 
 @exhaustive
-def test_what_advice_said_is_shown(opscope, script, tmp_path):
-    before = left_behind(tmp_path)
-    quick = ("--budget", "40s", "--json", "--only", "set_to_none", "fused_optimizer")
-    outcome = opscope("try", *quick, "--", script).fine()
-    assert "no predictions" not in outcome.err
-    result = outcome.json
-    assert result["runs"] >= 2  # one of them records at its end
-    assert {"finding", "predicted_gain_ns"} <= set(result["variants"][0])
-    assert left_behind(tmp_path) == before
-
-
-@exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.parametrize(
     ("words", "program", "written", "processes"),

@@ -6,7 +6,6 @@ import pytest
 
 import opscope
 from opscope.errors import InputError
-from opscope.report.summary_json import explanation_json
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +19,6 @@ def test_analyze_is_the_summary_with_advice(trace):
         other = opscope.summarize(session)
         assert summary.advice
         assert summary.advice == other.advice
-
-
-@pytest.mark.exhaustive(few=False)
-def test_explain_takes_a_trace_a_session_or_neither(trace):
-    with opscope.load(trace) as session:
-        of_session = explanation_json(opscope.explain("aten::gelu", session))
-    assert explanation_json(opscope.explain("aten::gelu", trace)) == of_session
-    assert explanation_json(opscope.explain("aten::gelu")) != of_session
 
 
 def test_stats_and_flamegraph_hold_all_device_time(trace):

@@ -12,7 +12,6 @@ from .conftest import MS, codes, host, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
-STRIDED = KERNELS["strided"]
 
 
 def copies_to(

@@ -13,7 +13,6 @@ from opscope.analysis.counters import (
     Match,
     alike_launches,
     analyze_counters,
-    counter_book,
     counter_findings,
     join_counters,
     unmeasured,
@@ -129,10 +128,6 @@ def only(*kernels):
     return finding
 
 
-def with_values(kernel, values, **fields):
-    return counted(kernel(values={Quantity.DURATION: 1000, **values}, **fields))
-
-
 def test_what_is_said_of_kernels_made_to_be_slow():
     """32 threads in one bank, a transpose that writes columns, reads of every 33rd float, and a copy."""
     pytest.importorskip("ncu_report")
@@ -159,11 +154,6 @@ def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(load, 
     assert "reads its inputs 1.9 times" in finding.message
     # 30.6 % of 210.784 µs, once a step.
     assert finding.estimated_gain_ns_per_step == pytest.approx(210_784 * (1 - 1 / 1.44026), rel=1e-4)
-
-
-def test_silence_without_counters(kernel):
-    assert counter_findings([counted(kernel())]) == ()
-    assert counter_findings([]) == ()
 
 
 def describe(
@@ -299,9 +289,3 @@ def test_changes_come_by_what_they_may_bring_of_all_time(kernel):
     assert [(one.longest.counters.index, one.launches) for one in alike_launches(launches)] == [
         (1, 1), (2, 1), (3, 3), (0, 1),
     ]  # fmt: skip
-
-
-def test_every_threshold_has_a_reason():
-    for name, one in counter_book()["thresholds"].items():
-        assert one["value"] > 0, name
-        assert len(one["reason"]) > 20, name

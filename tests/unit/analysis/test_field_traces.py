@@ -14,15 +14,6 @@ NAMES = (
     "b200_vllm_eager", "h100_timesformer", "mi300_resnet_act_checkpoint", "vllm_decode_capture",
     "vllm_decode_execution",
 )  # fmt: skip
-KNOWN = """
-SELECT coalesce(sum(duration_ns) FILTER (WHERE {}), 0) / sum(duration_ns)
-FROM device_activities a LEFT JOIN activity_costs USING (activity_id)
-LEFT JOIN call_costs c USING (call_id) WHERE a.kind = 'kernel'"""
-
-
-def share(session, condition):
-    """Of kernel time."""
-    return float(session.scalar(KNOWN.format(condition)))
 
 
 @pytest.fixture(scope="module")
@@ -60,31 +51,3 @@ def test_kernels_have_a_family_and_categories_are_the_device_time(read, name):
     assert remainder == session.scalar(
         "SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities WHERE operator_id IS NULL"
     )
-
-
-@pytest.mark.parametrize(("name", "costed"), [("b200_vllm_eager", 0.41), ("vllm_decode_execution", 0.2)])
-def test_engines_time_has_operators_and_costs(read, name, costed):
-    """What experts are sent is in no argument, so the rest is theirs."""
-    session, _ = read(name)
-    assert share(session, "a.operator_id IS NOT NULL") > 0.99
-    assert share(session, "c.evidence IS NOT NULL") > costed
-    assert share(session, "c.flop_count IS NOT NULL") > costed
-    assert share(session, "c.evidence IS NULL AND c.reason IS NULL AND a.operator_id IS NOT NULL") == 0
-
-
-def test_steps_tell_their_phase_and_a_replay_is_matched_by_its_kernels(read):
-    _, summary = read("vllm_decode_execution")
-    (graph,) = summary.graphs
-    assert (graph.source, graph.evidence) == ("capture_trace", "kernel_sequence")
-    assert summary.engine == "vllm"
-    (step,) = summary.ranges
-    assert (step.phase, step.tokens, step.calls) == ("decode", 32, 1)
-    _, summary = read("b200_vllm_eager")
-    assert [(one.phase, one.tokens) for one in summary.ranges] == [("prefill", 888)]
-    assert summary.torch_release is None  # six releases know its kernels
-
-
-def test_a_gpu_and_a_release_are_told_by_the_trace_itself(read):
-    _, summary = read("mi300_resnet_act_checkpoint")
-    assert summary.efficiency.limits.name == "MI300X"
-    assert read("h100_timesformer")[1].torch_release == "2.6.0+cu124"

@@ -27,31 +27,6 @@ def rows(session, name):
     return table.rows
 
 
-def test_copies_of_one_direction_are_one_row_whatever_their_memory(session):
-    times = rows(session, "cuda_gpu_mem_time_sum")
-    assert [(row["Operation"], row["Count"], row["Total Time (ns)"]) for row in times] == [
-        ("[CUDA memcpy Host-to-Device]", 2, 4000),
-        ("[CUDA memset]", 1, 1000),
-    ]
-    sizes = rows(session, "cuda_gpu_mem_size_sum")
-    assert list(sizes[0]) == [
-        "Total (MB)", "Count", "Avg (MB)", "Med (MB)", "Min (MB)", "Max (MB)", "StdDev (MB)", "Operation",
-    ]  # fmt: skip
-    assert (sizes[0]["Total (MB)"], sizes[0]["Min (MB)"], sizes[1]["Total (MB)"]) == (2.001, 0.001, 0.004)
-
-
-def test_the_merged_report_says_which_is_which(session):
-    merged = rows(session, "cuda_gpu_sum")
-    assert [(row["Category"], row["Time (%)"]) for row in merged] == [
-        ("CUDA_KERNEL", 75.0),
-        ("MEMORY_OPER", 20.0),
-        ("MEMORY_OPER", 5.0),
-    ]
-    assert sum(row["Total Time (ns)"] for row in merged) == session.scalar(
-        "SELECT sum(duration_ns) FROM device_activities"
-    )
-
-
 def test_copies_of_managed_memory_have_their_own_row(tmp_path):
     builder = TraceBuilder().launch(0).kernel("Memcpy Unified DtoH", 1, 2, category="gpu_memcpy", bytes=4096)
     table = rows(load(builder.write(tmp_path / "t.json")), "cuda_gpu_mem_size_sum")

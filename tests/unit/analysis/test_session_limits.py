@@ -3,7 +3,7 @@
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.launch_quality import common_device, limits_of_session
+from opscope.analysis.launch_quality import limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.limits import cache_measured, save_measured
 
@@ -99,17 +99,3 @@ class TestWhichGpu:
         cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
         limits, reason = limits_of_session(session, tmp_path / "cache")
         assert (limits.name, reason) == ("NVIDIA Z900", None)
-
-
-@pytest.mark.parametrize(
-    ("name", "capability"), [("NVIDIA H200", "9.0"), ("AMD Instinct MI250X/MI250", None), (None, "9.0")]
-)
-def test_nine_is_hopper_of_cuda_alone(load, name, capability):
-    device = common_device(load(recorded({**H200, "name": name})))
-    assert device.compute_capability == capability
-
-
-def test_the_data_sheet_without_measurements(load, tmp_path):
-    for folder in (None, tmp_path / "none"):
-        limits, reason = limits_of_session(load(recorded(H200)), folder)
-        assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)

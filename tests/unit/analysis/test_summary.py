@@ -108,26 +108,6 @@ def test_recursion_is_counted_once(load):
     )  # fmt: skip
 
 
-def test_several_ranks_add_up(load):
-    def rank(number):
-        built = TraceBuilder(distributedInfo={"rank": number}).step(5, 0, 100).operator("aten::mm", 0, 50)
-        return built.launch(1).kernel("gemm", 60, 10 * (number + 1), device=number)
-
-    summary = Summary(load([rank(n) for n in range(3)]))
-    assert summary.ranks == (0, 1, 2)
-    assert summary.device_time_ns == summary.attributed_ns == 60_000
-    assert [(d.trace_id, d.rank, d.device, d.busy_ns) for d in summary.devices] == [
-        (0, 0, 0, 10_000), (1, 1, 1, 20_000), (2, 2, 2, 30_000),
-    ]  # fmt: skip
-    assert [(step.trace_id, step.step, step.device_ns) for step in summary.steps] == [
-        (0, 5, 10_000), (1, 5, 20_000), (2, 5, 30_000),
-    ]  # fmt: skip
-    (operator,) = summary.operators
-    assert (operator.calls, operator.self_device_ns, operator.kernel_launches) == (3, 60_000, 3)
-    (kernel,) = summary.kernels
-    assert (kernel.calls, kernel.min_ns, kernel.max_ns) == (3, 10_000, 30_000)
-
-
 def test_without_a_device_operators_are_ranked_by_cpu_time(load):
     built = TraceBuilder().operator("aten::linear", 0, 100).operator("aten::addmm", 5, 90)
     built.operator("aten::gelu", 200, 60).operator("aten::relu", 300, 60)

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,22 +12,6 @@ from opscope.workloads.target import resolve  # noqa: E402
 from opscope.workloads.workload import Workload, WorkloadOptions, WorkloadSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-def test_profile_call_returns_the_last_result_and_the_cycle(tmp_path):
-    calls = []
-
-    def fn(a, b):
-        calls.append(a @ b)
-        return len(calls)
-
-    result, cycle = profile_call(
-        fn, torch.ones(2, 2), torch.ones(2, 2), output_dir=tmp_path, wait=1, active=2, unrecorded=0
-    )
-    assert result == 4
-    assert cycle.sidecar.steps == 2
-    names = [event["name"] for event in json.loads(cycle.trace_path.read_text())["traceEvents"]]
-    assert names.count("aten::matmul") == 2
 
 
 def test_a_failing_function_or_workload_fails_unchanged(tmp_path):

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-from case_tables import cases
-
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
@@ -41,22 +39,3 @@ def test_by_a_schedule_with_a_handler_per_cycle(tmp_path):
     (board,) = (tmp_path / "log").iterdir()
     assert board.name.endswith(".pt.trace.json")
     assert operators(board).count("aten::square") == 2
-
-
-@cases("inner", "first", "second")
-def test_parts_of_each_step(tmp_path, monkeypatch, inner, first, second):
-    """The four types of switching in a step of two parts, over wait=1, warmup=1, active=7."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with opscope.profile(tmp_path, wait=1, warmup=1, active=7, repeat=1) as profiler:
-        for _ in range(10):
-            with profiler.off():
-                torch.zeros(8)
-                if inner is None:
-                    square()
-                else:
-                    with profiler.only(*inner):
-                        square()
-            profiler.step()
-    names = operators(profiler.cycles[0].trace_path)
-    assert (names.count("aten::zeros"), names.count("aten::square")) == (first, second)
-    assert profiler.session.scalar("SELECT count(*) FROM steps") == 7

@@ -58,25 +58,6 @@ def nothing_runs_afterwards():
     assert not _session.locked()
 
 
-def test_only_active_steps_are_recorded(tmp_path):
-    (cycle,) = stepped(tmp_path, more=3, wait=1, warmup=1, active=2).cycles
-    assert files(tmp_path) == ["trace.json", "trace.opscope.json"]
-    assert names(cycle.trace_path, "user_annotation") == ["ProfilerStep#2", "ProfilerStep#3"]
-    assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == 2
-    assert json.loads(cycle.trace_path.read_text())["traceName"] == "trace.json"
-
-
-def test_the_sidecar_says_how_it_was_made(tmp_path):
-    (cycle,) = stepped(tmp_path, 3, active=2, workload={"workload": "w"}).cycles
-    sidecar = read_sidecar(cycle.sidecar_path)
-    assert sidecar == cycle.sidecar
-    assert (sidecar.steps, sidecar.partial, sidecar.clean_window) == (2, False, True)
-    assert len(sidecar.wall_time_ns_per_step) == 2
-    assert min(sidecar.wall_time_ns_per_step) > 0
-    assert sidecar.workload == {"workload": "w"}
-    assert sidecar.environment.torch == torch.__version__
-
-
 def test_cycles_repeat_and_handlers_see_each_whole(tmp_path):
     seen = []
 
@@ -184,12 +165,6 @@ def test_a_profiler_runs_once(tmp_path):
 def test_names_that_are_no_trace(name):
     with pytest.raises(InputError):
         Profiler(name=name)
-
-
-def test_compressed_traces(tmp_path):
-    with Profiler(tmp_path, name="t.json.gz", warmup=0, repeat=1):
-        work()
-    assert files(tmp_path) == ["t.json.gz", "t.opscope.json"]
 
 
 @pytest.mark.exhaustive  # a process that imports torch

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from case_tables import cases
 from opscope.capture.program import Program, after_import, check_program, run_program
 from opscope.errors import InputError
 
@@ -70,13 +69,6 @@ def test_the_process_is_as_before_afterwards(folder):
     run(folder, "import sys, io\nsys.stdout = io.StringIO()\nsys.path.insert(0, 'x')\nsys.argv = []\n")
     after = (sys.argv, list(sys.path), sys.modules["__main__"], sys.stdout, signal.getsignal(signal.SIGTERM))
     assert after == before
-
-
-@cases("statement", "exit_code", "error")
-def test_exit_codes_are_pythons(folder, capsys, statement, exit_code, error):
-    end = run(folder, f"import sys\n{statement}\n")
-    assert (end.exit_code, end.error is not None) == (exit_code, exit_code != 0)
-    assert capsys.readouterr().err == error
 
 
 def test_an_error_is_shown_as_python_shows_it(folder, capsys):

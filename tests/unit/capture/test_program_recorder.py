@@ -258,16 +258,6 @@ def test_without_steps_the_whole_run_is_one(record):
     assert '"Optimizer.step#SGD.step"' in cycle.trace_path.read_text()
 
 
-@pytest.mark.parametrize("statement", ["1 / 0", "sys.exit(3)", "raise KeyboardInterrupt"])
-def test_what_was_recorded_before_an_error_is_kept(record, statement, capsys):
-    recorder, end = record(f"train(4)\n{statement}")
-    assert end.exit_code in {1, 3, 130}
-    sidecar = recorder.cycles[0].sidecar
-    assert (sidecar.steps, sidecar.partial) == (2, True)
-    assert sidecar.ended_by == type(end.error).__name__
-    capsys.readouterr()
-
-
 @cases("text", "steps", "message")
 def test_recording_nothing_says_why(record, text, steps, message):
     recorder, end = record(text, steps)

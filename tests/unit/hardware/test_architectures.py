@@ -8,16 +8,6 @@ import pytest
 from case_tables import cases
 from opscope.hardware.architectures import architecture, architectures, capability_of_target
 
-KIB = 1024
-
-
-@cases("capability", "least_cuda_version", "threads", "blocks", "shared_kib")
-def test_facts_of_a_capability(capability, least_cuda_version, threads, blocks, shared_kib):
-    found = architecture(capability)
-    assert found.least_cuda_version == least_cuda_version
-    assert (found.max_threads_per_sm, found.max_blocks_per_sm) == (threads, blocks)
-    assert found.shared_bytes_per_sm == shared_kib * KIB
-
 
 def test_a_block_gets_all_shared_memory_but_what_the_system_reserves():
     for one in architectures():

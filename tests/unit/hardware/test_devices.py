@@ -152,23 +152,6 @@ def test_types_exist_only_where_the_hardware_has_them(device):
     assert all(first.get(one.data_type.value, (7, 0)) <= capability for one in device.peaks)
 
 
-@cases("name", "data_type", "flop_per_s")
-def test_figures_everyone_knows_are_dense(name, data_type, flop_per_s):
-    # The datasheets print twice as much for these, with structured sparsity.
-    assert named(name).peak(data_type).flop_per_s == pytest.approx(flop_per_s)
-
-
-def test_what_is_derived_says_so_and_what_is_not_certain_is_left_out():
-    peak = named("RTX 4070").peak("bf16")
-    assert peak.evidence is SpecEvidence.DERIVED
-    assert peak.flop_per_s == 512 * 46 * 2.475e9
-    assert "whitepaper" in peak.source.title
-    assert named("RTX 4070").memory_bandwidth_bytes_per_s is None
-    assert named("RTX 4070").source_of("memory_bandwidth_bytes_per_s") is None
-    assert named("B300").sm_count is None
-    assert named("Titan V").peaks == ()
-
-
 @pytest.mark.parametrize("file", ["devices.toml", "architectures.toml"])
 def test_every_declared_source_is_used(file):
     text = resources.files(hardware).joinpath(file).read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.launch_quality import common_device
 from opscope.analysis.roofline import (
-    Bound,
     Efficiency,
     efficiency_of,
     measure_efficiency,
@@ -166,40 +165,6 @@ def test_nothing_that_the_cache_cannot_hold_beats_the_limits(recorded, name, lim
     # What is withheld as excess is one tensor multiplied with itself, not a cost that is wrong at large.
     excess_ns = sum(call.roofline.excess_ns for call in found.calls)
     assert excess_ns <= 0.01 * sum(call.roofline.device_ns for call in found.calls)
-
-
-def test_products_reach_the_measured_peak_and_copies_to_the_host_are_held_against_nothing(recorded):
-    products = measure_efficiency(recorded("misc_ops_fp32"), measured()).operators["aten::mm"]
-    assert (products.bound, products.tensor_cores) == (Bound.COMPUTE, TensorCoreUse.ELIGIBLE)
-    assert products.fraction == pytest.approx(1.0, abs=0.05)
-    found = measure_efficiency(recorded("misc_ops_fp32"), measured())
-    longest = found.calls[0]
-    assert longest.operator == "aten::copy_"
-    assert (longest.roofline.fraction, longest.roofline.bound) == (None, None)
-    assert found.operators["aten::copy_"].fraction is None
-
-
-def test_bf16_training_uses_tensor_cores(recorded):
-    found = measure_efficiency(recorded("bert_train_bf16"), measured())
-    products = found.operators["aten::mm"]
-    assert (products.tensor_cores, products.data_type) == (TensorCoreUse.USED, DataType.BF16)
-    large = [
-        call for call in found.calls if call.operator == "aten::mm" and (call.roofline.fraction or 0) > 0.8
-    ]
-    assert large
-    assert {call.roofline.bound for call in large} == {Bound.COMPUTE}
-    # Host-bound, recorded with stacks: even products wait for their launches.
-    launch_ns = sum(call.roofline.bound_ns.get(Bound.LAUNCH, 0) for call in found.calls)
-    assert launch_ns > 0.25 * sum(call.roofline.device_ns for call in found.calls)
-
-
-def test_a_token_loop_is_bound_by_launches(recorded):
-    found = measure_efficiency(recorded("gpt2_generate_fp16"), measured())
-    device_ns = sum(call.roofline.device_ns for call in found.calls)
-    assert sum(call.roofline.bound_ns.get(Bound.LAUNCH, 0) for call in found.calls) > 0.85 * device_ns
-    head = found.operators["aten::mm"]  # one row times 768 x 50,257
-    assert (head.bound, head.tensor_cores) == (Bound.MEMORY, TensorCoreUse.NOT_APPLICABLE)
-    assert head.fraction == pytest.approx(0.62, abs=0.02)
 
 
 REDUCE = "void splitKreduce_kernel<32, 16, int, float, float, float, float, true, false, false>(cublasSplitKParams<float>)"  # noqa: E501

@@ -46,23 +46,6 @@ def refuse(*_):
 
 
 class TestRows:
-    def test_kernels(self, annotated, record):
-        (row,) = annotated(record(softmax_trace())).records("SELECT * FROM kernel_provenance")
-        assert (row["units"], row["unit_grade"], row["registered_by"]) == (
-            [SOFTMAX_FILE],
-            "release_index",
-            None,
-        )
-        assert (row["family"], row["category"], row["library"]) == ("softmax", "activation", "aten")
-        assert f"{row['template_file']}:{row['template_line']}" == (
-            "aten/src/ATen/native/cuda/PersistentSoftmax.cuh:68"
-        )
-        assert (row["file_grade"], row["line_grade"]) == ("release_index", "release_index")
-        fields, grades = json.loads(row["fields"]), json.loads(row["grades"])
-        assert fields["template_arguments"][0] == ["input_t", "float"]
-        assert grades["family"] in ("name_pattern", "inferred")
-        assert set(fields) - {"template_arguments"} <= set(grades)
-
     def test_a_function_is_as_sure_as_its_least_sure_call(self, annotated, record):
         trace = TraceBuilder()
         trace.operator("aten::sum", 0, 5, **types("float", "ScalarList", "Scalar", ""))

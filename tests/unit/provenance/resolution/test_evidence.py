@@ -14,8 +14,6 @@ SOFTMAX = (
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 7, false, false>"
     "(float*, float const*, int, int, int, bool const*, int, bool)"
 )
-SOFTMAX_FILE = "aten/src/ATen/native/cuda/SoftMax.cu"
-TORCH = "libtorch_cuda.so"
 COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 FILE = "aten/src/ATen/native/cuda/A.cu"
 

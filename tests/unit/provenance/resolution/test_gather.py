@@ -11,8 +11,6 @@ from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
 
-COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
-
 
 def trace(kernel="k"):
     return TraceBuilder().operator("aten::mm", 1, 5).launch(2).kernel(kernel, 9, 3)

@@ -88,19 +88,6 @@ def test_a_kernel_that_triton_compiled_is_tritons(evidence_of):
     assert (decoded.library, decoded.grades["library"]) == ("triton", Grade.EXACT)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", " ", "<" * 8192, ">" * 8192, "void at::native::f<" * 400, f"void at::native::{'x' * 8192}<int>()",
-     "void at::native::vectorized_elementwise_kernel<4, (((", "_ZN2at6native" + "4abcd" * 1600,
-     "a\0b<\U0001f600"],
-)  # fmt: skip
-def test_any_name_has_an_answer(evidence_of, name):
-    evidence = evidence_of({f"{FOLDER}/A.cu": TEMPLATE}, recorded=recorded(f"{FOLDER}/A.cu", kernel=name))
-    kernel = resolve_kernel(name, evidence)
-    assert kernel.decoded.name == name
-    assert kernel.units == (f"{FOLDER}/A.cu",)
-
-
 NATIVE = "aten/src/ATen/native"
 LINK = "https://github.com/pytorch/pytorch/blob/2236df1770800ffea5697b11b0bb0d910b2e59e1"
 
