@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from case_tables import cases
 
 AUDIT = Path(__file__).parents[2] / "scripts/audit.py"
 ANSWER = """
@@ -37,15 +37,7 @@ def answer(**fields):
     return json.dumps({"dependencies": [{"name": "duckdb", "version": "1.0", **fields}]})
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "words"),
-    [
-        (answer(vulns=[{"id": "CVE-2026-1"}]), 1, "duckdb 1.0: CVE-2026-1"),
-        (answer(vulns=[]), 0, "audit: 1 of "),
-        (answer(skip_reason="not found"), 0, "knows no advisories of: duckdb"),
-        ("no network", 0, "audit: not done"),
-    ],
-)
+@cases("said", "code", "words")
 def test_what_is_said_and_what_fails(tmp_path, said, code, words):
     found = audit(tmp_path, said)
     assert found[0] == code, found

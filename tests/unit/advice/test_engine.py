@@ -181,18 +181,7 @@ def test_what_makes_it_ill_is_found_again(advise_on):
     assert codes(advise_on(content, **{**slow, "partitions": waiting})) == ["launch_bound"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"Input Dims": [[-1, 4], [4, 1 << 60]], "Input type": ["float", "float"]},
-        {"Input Dims": [[2, 3], [7, 9]], "Input type": ["float"]},
-        {"Input Dims": [[[2, 3]], []], "Input type": ["TensorList", ""]},
-        {"Input Dims": [[2, 3], [3, 4]], "Input type": ["no::such_type", "float"]},
-        {"Input Dims": "nonsense"},
-    ],
-    ids=["none", "negative and absurd", "contradicting", "lists", "unknown type", "no shapes"],
-)
+@cases("arguments")
 def test_bad_arguments_are_borne(load, arguments):
     builder = trace().step(1, 0, 1000)
     names = ("aten::bmm", "aten::_softmax", "aten::bmm", "aten::copy_", "aten::add", "aten::mul")

@@ -174,10 +174,7 @@ def test_waiting_for_data_is_told_with_where(advise_on):
     assert "os.cpu_count()" in finding.change and not finding.is_gain_known
 
 
-@pytest.mark.parametrize(
-    ("place", "is_told"),
-    [("transformers/pytorch_utils.py(186): apply", False), ("/home/me/net.py(7): rays", True)],
-)
+@cases("place", "is_told")
 def test_what_libraries_do_within_a_module_is_its_launching(advise_on, place, is_told):
     gaps = tuple(IdleGap(at * MS, 3 * MS, IdleCause.HOST_LAUNCH, host=place) for at in (1, 5))
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 6 * MS}, longest_gaps=gaps)
@@ -289,10 +286,7 @@ def test_what_is_left_alone(advise_on, code, content, values):
     assert found == [] or code == "cuda_malloc"
 
 
-@pytest.mark.parametrize(
-    ("of_module", "edit"),
-    [(4, "World.step = torch.compile(World.step)   # train.py:3"), (20, "model = torch.compile(model)")],
-)
+@cases("of_module", "edit")
 def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of_module, edit):
     parts = (
         ProgramPart("train.py:9 all_of_it", is_module=False, operators=((0, 18),)),

@@ -126,15 +126,7 @@ def test_what_is_no_chain(advise_on, content):
     assert "unfused_pointwise" not in codes(advise_on(content, **FAST_HOST))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "grid", "threads", "said"),
-    [
-        ("insert", 4_000_000, 4, "28 of the 32 lanes of each warp have nothing to do"),
-        ("add", 1, 256, "131 of 132 multiprocessors have nothing to do"),
-        ("main_46_gpu", 1, 1, "#pragma acc parallel loop"),
-        ("add", 4, 256, None),
-    ],
-)
+@cases("kernel", "grid", "threads", "said")
 def test_a_kernel_of_ones_own_on_few_threads(load, kernel, grid, threads, said):
     builder = TraceBuilder(deviceProperties=[H200]).launch(0, 5)
     builder.kernel(kernel, 10, 5000, grid=[grid, 1, 1], block=[threads, 1, 1])

@@ -80,13 +80,7 @@ def again(since=RepeatedSince.STEP, end=8, **facts):
     return RepeatedWork(since, line, ((0, end),), "table = angles()" if line else None, **facts)
 
 
-@pytest.mark.parametrize(
-    ("since", "said"),
-    [
-        (RepeatedSince.STEP, f"Each step works out the same at {LINE}: "),
-        (RepeatedSince.CALL, f"A step works out the same more than once at {LINE}: "),
-    ],
-)
+@cases("since", "said")
 def test_work_that_was_done_before_goes(tmp_path, since, said):
     with session_of(tmp_path, repeated=[again(since)]) as session:
         summary = opscope.summarize(session)

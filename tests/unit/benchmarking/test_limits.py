@@ -294,11 +294,7 @@ def test_the_reading_kernel_gives_every_program_as_many_chunks(streaming, monkey
     assert probes[0].amount == 2 * round_bytes
 
 
-@pytest.mark.parametrize(
-    ("moved_mib", "buffer_mib"),
-    [(None, "4"), (4, "2"), (6, "3"), (0, "0")],
-    ids=["unknown", "4", "6", "little"],
-)
+@cases("moved_mib", "buffer_mib")
 def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_mib):
     copy_bytes = None if moved_mib is None else moved_mib << 20
     copy, large = limits.measure_ceilings(

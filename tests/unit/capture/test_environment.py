@@ -32,10 +32,7 @@ def test_versions_with_torch_name_no_host_and_no_path():
     assert os.sep + "home" not in repr(environment)
 
 
-@pytest.mark.parametrize(
-    ("text", "fraction"),
-    [("some avg10=67.25 avg60=1.00 avg300=0.1 total=5\nfull avg10=0.00\n", 0.6725), ("", None), (None, None)],
-)
+@cases("text", "fraction")
 def test_pressure_is_that_of_the_last_ten_seconds(monkeypatch, tmp_path, text, fraction):
     file = tmp_path / "cpu"
     if text is not None:

@@ -301,9 +301,6 @@ def test_words_like_no_name_are_an_error_that_says_where_names_are(words):
         search_devices(words)
 
 
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [("NVIDIA H200", "9.0"), (None, "9.0"), ("AMD Radeon Graphics", None), ("gfx90a", None)],
-)
+@cases("name", "known")
 def test_what_another_vendor_reports_is_no_compute_capability(name, known):
     assert cuda_capability(name, "9.0") == known

@@ -35,18 +35,12 @@ def test_the_system_takes_shared_memory_and_registers_come_in_units():
     assert held("8.0", 1024, 32, 0).blocks_per_sm == 2
 
 
-@pytest.mark.parametrize(
-    ("threads", "registers", "shared_bytes"),
-    [(128, None, 0), (128, 32, None), (0, 32, 0), (1056, 64, 0), (128, 32, 300 * 1024)],
-)
+@cases("threads", "registers", "shared_bytes")
 def test_a_missing_figure_or_one_that_cannot_be_gives_none(threads, registers, shared_bytes):
     assert held("9.0", threads, registers, shared_bytes) is None
 
 
-@pytest.mark.parametrize(
-    ("blocks", "count", "tail_fraction", "tail_loss"),
-    [(132, 0.5, 0.5, 0.5), (264, 1.0, 1.0, 0.0), (290, 290 / 264, 26 / 264, 0.4507575), (528, 2.0, 1.0, 0.0)],
-)
+@cases("blocks", "count", "tail_fraction", "tail_loss")
 def test_waves_and_what_their_tail_loses(blocks, count, tail_fraction, tail_loss):
     found = waves_of(held("9.0", 128, 218, 19_200), blocks=blocks, sm_count=132)  # two blocks fit
     assert (found.slots, found.count) == (264, count)

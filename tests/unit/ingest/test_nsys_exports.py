@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from case_tables import cases
 from fakes import ExportBuilder, TraceBuilder
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.summary import Summary
@@ -236,13 +237,7 @@ class TestSources:
 
 
 class TestUnreadable:
-    @pytest.mark.parametrize(
-        ("table", "what"),
-        [
-            ("songs", r"not an export of Nsight Systems \(its tables are songs"),
-            ("rocpd_kernel_dispatch_1", r"a database of rocprofv3 \(rocpd\)"),
-        ],
-    )
+    @cases("table", "what")
     def test_another_programs_database(self, tmp_path, table, what):
         path = tmp_path / "x.sqlite"
         with closing(sqlite3.connect(path)) as connection:

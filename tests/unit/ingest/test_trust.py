@@ -2,6 +2,7 @@
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
@@ -128,10 +129,7 @@ def test_memsets_without_device_records_are_sound(load):
     assert assess(load(builder)).defects == ()
 
 
-@pytest.mark.parametrize(
-    ("start_us", "duration_us", "reason"),
-    [(-1e9, 0, "outside_recording"), (1e9, 5, "outside_recording"), (20, 3000, "overruns_stream")],
-)
+@cases("start_us", "duration_us", "reason")
 def test_a_time_that_cannot_be_is_set_aside(load, start_us, duration_us, reason):
     builder = program()
     builder.operator("aten::mul", 12, 4).launch(13, 1).kernel("mul", start_us, duration_us)

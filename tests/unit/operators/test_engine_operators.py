@@ -1,7 +1,6 @@
 """Costs of serving engines' own operators."""
 
-import pytest
-
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.operators.session_costs import fill_costs
 
@@ -29,14 +28,7 @@ ATTENTION = ("vllm::unified_attention_with_output", [[8, 512], [8, 128], [8, 128
 EXPERTS = ("vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"])
 
 
-@pytest.mark.parametrize(
-    ("call", "where", "unknown"),
-    [
-        (ATTENTION, {"step": "execute_context_0(0)_generation_8(8)"}, "how many keys"),
-        (ATTENTION, {"kernel": "kernel_unified_attention_3d"}, "window"),
-        (EXPERTS, {"kernel": "unknown_kernel"}, "experts"),
-    ],
-)
+@cases("call", "where", "unknown")
 def test_what_neither_arguments_nor_the_step_say_has_no_cost(load, call, where, unknown):
     evidence, _, _, reason = cost(load, *call, **where)
     assert evidence is None

@@ -3,6 +3,7 @@
 import duckdb
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.effects import CostEvidence
@@ -79,11 +80,7 @@ def test_what_is_unknown_has_a_reason(load):
     }
 
 
-@pytest.mark.parametrize(
-    ("early_us", "launches", "is_matched"),
-    [(2, 1, True), (4, 1, False), (2, 2, False)],
-    ids=["as long", "longer", "a part of a call"],
-)
+@cases("early_us", "launches", "is_matched")
 def test_early_launches_have_the_cost_of_the_call_they_are_like(load, early_us, launches, is_matched):
     built = product(TraceBuilder().kernel("gemm", 0, early_us, correlation=1), 10, 16)
     for number in range(1, launches):

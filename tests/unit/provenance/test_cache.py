@@ -1,14 +1,10 @@
 from pathlib import Path
 
-import pytest
-
+from case_tables import cases
 from opscope.provenance.cache import cache_folder
 
 
-@pytest.mark.parametrize(
-    ("configured", "folder"),
-    [("{home}", "opscope"), ("", ".cache/opscope"), ("relative/folder", ".cache/opscope")],
-)
+@cases("configured", "folder")
 def test_the_folder_follows_the_environment_or_is_in_the_home(monkeypatch, tmp_path, configured, folder):
     monkeypatch.setenv("XDG_CACHE_HOME", configured.format(home=tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

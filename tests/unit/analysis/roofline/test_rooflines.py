@@ -245,10 +245,7 @@ def test_sums_in_half_precision_have_their_own_peak_where_the_device_has_one(lim
     assert compute_limit(call, [part], faster, "9.0").flop_per_s == 9e14
 
 
-@pytest.mark.parametrize(
-    ("read", "written", "rate"),
-    [(50, 50, 4e12), (95, 5, 4.5e12), (89, 11, 4e12), (5, 95, 4.2e12), (0, 0, 4.5e12)],
-)
+@cases("read", "written", "rate")
 def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rate):
     faster = replace(limits, read=limit(4.5e12), write=limit(4.2e12))
     found = memory_limit(CallCost(read_bytes=read, written_bytes=written), faster)

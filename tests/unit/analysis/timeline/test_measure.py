@@ -80,10 +80,7 @@ class TestTheRecordersPart:
         (host,) = timeline(trace).host
         assert host.recorder_ns == sum(RECORDED_EVENT_NS.values())
 
-    @pytest.mark.parametrize(
-        ("name", "bare_ms", "recorded_ms"),
-        [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
-    )
+    @cases("name", "bare_ms", "recorded_ms")
     def test_bare_times_measured_without_a_recorder_are_met(self, load, shared, name, bare_ms, recorded_ms):
         (host,) = Summary(load(shared / f"traces/h200/{name}.json.gz")).timeline.host
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)

@@ -62,10 +62,7 @@ def test_a_loose_answer_is_one_of_the_kernels_own_units(registered, version):
     assert all(units[0] in table.units_of(name) and len(units) == 1 for name, units in answers.items())
 
 
-@pytest.mark.parametrize(
-    ("origin", "asked", "fewest_answers"),
-    [("2.6.0", "2.11.0", 0.8), ("2.11.0", "2.13.0", 0.95), ("2.14.1", "2.11.0", 0.9)],
-)
+@cases("origin", "asked", "fewest_answers")
 def test_a_neighbor_is_right_where_it_answers(registered, origin, asked, fewest_answers):
     names = random.Random(0).sample(sorted(registered(origin)), SAMPLE_SIZE)
     table = release(asked)

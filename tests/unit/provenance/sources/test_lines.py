@@ -42,10 +42,7 @@ def test_a_line_follows_the_checks_around_it(line, at, until, grade):
     assert moved("2.99.0", INDEXED, FILE, line) == expected
 
 
-@pytest.mark.parametrize(
-    ("version", "indexed", "file"),
-    [("2.99.0", INDEXED, "B.cu"), ("2.99.0", "2.5.0", FILE), ("2.98.0", INDEXED, FILE)],
-)
+@cases("version", "indexed", "file")
 def test_without_evidence_the_indexed_line_is_a_neighbors(version, indexed, file):
     assert moved(version, indexed, file, 45) == sources.Moved(45)
 
