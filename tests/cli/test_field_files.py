@@ -75,14 +75,6 @@ def test_other_formats_are_named(opscope, tmp_path, content, phrase):
 
 
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("name", ["mutated_no_sms.json.gz", "mutated_empty_argmax.json.gz"])
-def test_flawed_facts_end_nothing(opscope, tmp_path, name):
-    page = tmp_path / "page.html"
-    opscope("analyze", str(FIELD / "files" / name), "--full", "--output", str(page)).fine()
-    assert page.stat().st_size
-
-
-@pytest.mark.exhaustive(few=False)
 @cases("name", "there", "absent", "has_torch")
 def test_what_is_said(opscope, tmp_path, *, name, there, absent, has_torch):
     path = FIELD / "files" / name

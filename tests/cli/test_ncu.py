@@ -109,14 +109,6 @@ def test_what_is_asked_for_comes_on_top(ncu_run, tmp_path):
     assert (tmp_path / "deep/mine.ncu-rep").exists()
 
 
-@pytest.mark.exhaustive(few=False)
-def test_an_existing_report_is_not_overwritten_unasked(ncu_run, tmp_path):
-    (tmp_path / "opscope.ncu-rep").touch()
-    ncu_run("--kernel", "x", "--", *SAYS).fails("the file exists")
-    assert not (tmp_path / "calls").exists()
-    assert ncu_run("--kernel", "x", "--force", "--", *SAYS).code == 0
-
-
 @cases("log", "message")
 def test_what_ncu_could_not_do_is_one_error(ncu_run, monkeypatch, log, message):
     monkeypatch.setenv("NCU_LOG", log)

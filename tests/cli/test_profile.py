@@ -108,11 +108,3 @@ def test_an_interrupt_keeps_what_is_done(profile, out, workloads):
     )
     summary = json.loads((out / "profiling_summary.json").read_text("utf-8"))
     assert [one["label"] for one in summary["configurations"]] == ["bs1_seq8"]
-
-
-@pytest.mark.exhaustive(few=False)
-def test_existing_files_are_kept_without_force(profile, workloads):
-    arguments = (f"{workloads}:fails_at_4", "--batch-sizes", 1)
-    assert profile(*arguments).code == 0
-    profile(*arguments).fails("--force")
-    assert profile(*arguments, "--force").code == 0

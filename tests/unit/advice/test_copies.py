@@ -1,17 +1,13 @@
 """Copies that another memory, layout or type would spare."""
 
-from pathlib import Path
-
 import pytest
 
-from case_tables import tables
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
 
 from .conftest import MS, codes, host, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
-KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
 
 
 def copies_to(

@@ -38,6 +38,13 @@ def stopped_by(name, operator, *, calls=1, **facts):
     return waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,))
 
 
+def stalled(*gaps):
+    """Values with a device that waits in these gaps of 10 ms, and a host that is no slower."""
+    idle = {gaps[0].cause: sum(one.duration_ns for one in gaps)}
+    slow = partition(10 * MS, idle, longest_gaps=gaps)
+    return {"hosts": [host(7 * MS, 10 * MS)], "partitions": [slow]}
+
+
 def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on, asked):
     found = advise_on(step_of(10), **waiting(hosts=[host(2 * MS, 10 * MS, launches=1000)]))
     words = ("1,000 launches of 2.00 µs", "CUDAGraph", "the host needs 300 µs")
@@ -160,34 +167,30 @@ def test_many_uploads_that_wait_for_their_stream_can_be_made_there(advise_on, pe
 
 def test_waiting_for_data_is_told_with_where(advise_on):
     gap = IdleGap(0, 3 * MS, IdleCause.DATA_LOADING, host="enumerate(DataLoader)")
-    slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))
-    found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    found = advise_on(step_of(10), **stalled(gap))
     finding = told(found, "data_loading", "30.0 %", has_gain=True)
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
     # Workers of a loader that begins anew in each step would start in each step.
     anew = step_of(10).frame("torch/utils/data/dataloader.py(417): _get_iterator", 20, 5)
-    found = advise_on(anew, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    found = advise_on(anew, **stalled(gap))
     assert not only(found, "data_loading").is_gain_known
     gap = replace(gap, host="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
-    slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))
-    finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "data_loading")
+    finding = only(advise_on(step_of(10), **stalled(gap)), "data_loading")
     assert "os.cpu_count()" in finding.change and not finding.is_gain_known
 
 
 @cases("place", "is_told")
 def test_what_libraries_do_within_a_module_is_its_launching(advise_on, place, is_told):
     gaps = tuple(IdleGap(at * MS, 3 * MS, IdleCause.HOST_LAUNCH, host=place) for at in (1, 5))
-    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 6 * MS}, longest_gaps=gaps)
     program = step_of(10).frame("nn.Module: Bert_0", 500, 9000, module=1)
-    found = advise_on(program, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    found = advise_on(program, **stalled(*gaps))
     assert ("host_work" in codes(found)) is is_told
 
 
 @cases("place", "is_input")
 def test_a_loader_is_the_answer_to_what_makes_inputs_alone(advise_on, place, is_input):
     gaps = tuple(IdleGap(at * MS, 3 * MS, IdleCause.HOST_LAUNCH, host=place) for at in (0, 5))
-    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 6 * MS}, longest_gaps=gaps)
-    finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "host_work")
+    finding = only(advise_on(step_of(10), **stalled(*gaps)), "host_work")
     assert ("DataLoader" in f"{finding.suggestion} {finding.change}") is is_input
     # Whether other code can run ahead nothing shows.
     assert is_input or not finding.is_gain_known
@@ -198,7 +201,6 @@ def test_a_loader_is_the_answer_to_what_makes_inputs_alone(advise_on, place, is_
 @cases("name", "change", "where")
 def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, asked, name, change, where):
     gaps = tuple(IdleGap(at * MS, 2 * MS, IdleCause.HOST_LAUNCH, host=name) for at in (1, 5))
-    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 4 * MS}, longest_gaps=gaps)
     program = step_of(10).operator(name, 40, 20).launch(45).kernel("kernel", 70, 10)
     for at_us in (1100, 5100):
         program.operator(name, at_us, 1500)
@@ -206,7 +208,7 @@ def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, 
             program.launch(at_us + 100).kernel("kernel", at_us + 1900, 10)
     # A short one right after belongs to it.
     program.operator("aten::add", 6610, 40)
-    found = advise_on(program, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    found = advise_on(program, **stalled(*gaps))
     assert ("host_work" in codes(found)) is bool(change)
     if change:
         finding = only(found, "host_work")
@@ -215,22 +217,13 @@ def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, 
         assert dropped == {(0, 1_100_000, 2_600_000), (0, 5_100_000, 6_650_000)}
 
 
-def test_a_gap_that_happens_once_is_a_remark(advise_on):
-    """Compiling, as Triton does for seconds, is nothing to prepare."""
-    gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=None)
-    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
-    finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "host_work")
-    assert not finding.is_to_try
-
-
 @pytest.mark.parametrize(
     ("place", "is_told"), [("aten::stack", True), ("aten::split", False), ("cudaLaunchKernel", False)]
 )
 def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(advise_on, place, is_told):
     """Views and calls of the driver are none: no thread loads a kernel ahead of its first launch."""
     gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)
-    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
-    found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    found = advise_on(step_of(10), **stalled(gap))
     assert ("host_work" in codes(found)) is is_told
 
 

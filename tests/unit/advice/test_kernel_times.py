@@ -25,23 +25,6 @@ def test_bf16_products_of_an_h200_are_met_within_a_sixth(product, measured_ns):
     assert found_ns == pytest.approx(measured_ns, rel=0.17)
 
 
-def test_large_and_small_products_take_their_ceiling_launch_or_bytes():
-    product = MatrixProduct(1, 8192, 8192, 8192)
-    time_ns = product_ns(product, DataType.TF32, RATES)
-    assert time_ns == pytest.approx(product.flop_count / 409e12 * 1e9, rel=0.05)
-    # The ratio of peaks would promise an eighth; a launch of few tiles takes more.
-    time_ns = product_ns(MatrixProduct(1, 64, 64, 256), DataType.TF32, RATES)
-    assert time_ns > 3_500
-    product = MatrixProduct(1, 1, 50257, 768)
-    assert product_ns(product, DataType.FP16, RATES) == pytest.approx(
-        product.bytes(2) / 4.28e12 * 1e9, rel=0.01
-    )
-    # One tile would take the whole product on one multiprocessor: 132 times as long.
-    time_ns = product_ns(MatrixProduct(1, 128, 128, 200_000), DataType.BF16, RATES)
-    whole_ns = 2 * 128 * 128 * 200_000 / (RATES.flop_per_s(DataType.BF16) or 0) * 132 * 1e9
-    assert whole_ns / 60 < time_ns < whole_ns / 10
-
-
 def test_a_data_sheet_is_not_taken_at_its_word_and_nothing_is_said_without_a_rate():
     published = Rates(limits(LimitEvidence.DATASHEET), 132)
     assert published.flop_per_s(DataType.BF16) == pytest.approx(0.8 * 810e12)

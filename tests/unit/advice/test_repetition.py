@@ -159,6 +159,13 @@ def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path):
     assert gains_ns == [[pytest.approx(12 * 120_000, rel=0.2)], []]
 
 
+def six_rounds(**facts):
+    """All operators of a step, in rounds of four."""
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    known = {"module": None, "is_ragged": False, "has_weights": False, **facts}
+    return RecordedRounds(LINE, rounds=parts, **known)
+
+
 def gradients(program, at, *, of):
     """Of eight operators from one on."""
     for number in range(8):
@@ -201,8 +208,9 @@ def test_rounds_that_need_not_wait_are_put_together(
     tmp_path, module, said, change, *, is_ragged, has_weights,
     is_selected,
 ):  # fmt: skip
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, module, parts, is_ragged, has_weights, bool(is_selected))
+    rounds = six_rounds(
+        module=module, is_ragged=is_ragged, has_weights=has_weights, is_selected=bool(is_selected)
+    )
     with session_of(tmp_path, rounds=[rounds], kernel_us=20) as session:
         found = only(advice(session), "loop")
     assert found.message.startswith(f"{LINE}: {said}, and none needs another's result: ")
@@ -213,9 +221,7 @@ def test_rounds_that_need_not_wait_are_put_together(
 
 @pytest.mark.parametrize("is_selected", [True, False])
 def test_a_loop_over_groups_says_of_their_sizes_what_a_wait_would(tmp_path, *, is_selected):
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, is_selected=is_selected)
-    with session_of(tmp_path, rounds=[rounds], waits=True) as session:
+    with session_of(tmp_path, rounds=[six_rounds(is_selected=is_selected)], waits=True) as session:
         assert ("advice.host_sync" in {one.code for one in advice(session)}) is not is_selected
 
 
@@ -234,9 +240,9 @@ def test_a_step_that_does_more_is_another(tmp_path, steps_alike):
 def test_means_of_groups_need_no_loop(tmp_path, monkeypatch):
     names = ("aten::eq", "aten::index", "aten::mean", "aten::copy_")
     monkeypatch.setitem(globals(), "NAMES", names)
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, None, parts, is_ragged=True, has_weights=False, is_selected=True)
-    with session_of(tmp_path, rounds=[rounds], names=names * ROUNDS, kernel_us=20) as session:
+    with session_of(
+        tmp_path, rounds=[six_rounds(is_ragged=True, is_selected=True)], names=names * ROUNDS, kernel_us=20
+    ) as session:
         assert ".index_add_(0, labels, x)" in (only(advice(session), "loop").change or "")
 
 
@@ -258,18 +264,14 @@ def test_runs_of_one_loop_count_together(tmp_path):
 def test_gradients_are_summed_up_round_by_round_for_want_of_memory_where_the_device_is_busy(
     tmp_path, kernel_us, *, is_told
 ):
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, has_backward=True)
-    with session_of(tmp_path, rounds=[rounds], kernel_us=kernel_us) as session:
+    with session_of(tmp_path, rounds=[six_rounds(has_backward=True)], kernel_us=kernel_us) as session:
         found = [one for one in advice(session) if one.code == "advice.loop"]
     assert [" with a backward pass after each" in one.message for one in found] == [True] * is_told
 
 
 def test_one_large_call_gets_the_device_half_as_far_to_its_limit(tmp_path, monkeypatch):
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
     monkeypatch.setattr(repetition, "_share_at_limits", lambda *_: 0.4)
-    with session_of(tmp_path, rounds=[rounds], kernel_us=199) as session:
+    with session_of(tmp_path, rounds=[six_rounds()], kernel_us=199) as session:
         found = only(advice(session), "loop")
     # Of 24 kernels of 199 us, at 0.4 of that at best.
     assert found.estimated_gain_ns_per_step == pytest.approx(24 * 199_000 * 0.3, rel=0.1)
@@ -290,9 +292,7 @@ def test_what_operators_take_at_their_limits():
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_of_rounds_at_once_one_is_left_on_the_host_with_all_work_for_the_device(tmp_path, *, waits):
-    parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
-    with session_of(tmp_path, rounds=[rounds], kernel_us=20, waits=waits) as session:
+    with session_of(tmp_path, rounds=[six_rounds()], kernel_us=20, waits=waits) as session:
         found = only(advice(session), "loop")
     # Of 24 operators of 200 us and their kernels four are left, with kernels of 120 us.
     assert found.estimated_gain_ns_per_step == pytest.approx(20 * 200_000, rel=0.2)

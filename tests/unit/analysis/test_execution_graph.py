@@ -220,27 +220,6 @@ def test_what_nothing_explains_is_counted(load, builder, error):
     assert model.recorded_error == pytest.approx(error)
 
 
-@pytest.mark.parametrize(
-    "builder",
-    [
-        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(30, 4).kernel("gemm", 20, 50),
-        TraceBuilder().step(1, 0, 9).operator("aten::mm", 1, 7).launch(2).kernel("gemm", 5, 9, correlation=9),
-        TraceBuilder().step(1, 0, 100).kernel("gemm", 20, 50),
-        TraceBuilder().step(1, 0, 99).step(2, 50, 99).operator("mm", 60, 9).launch(62).kernel("k", 70, 5),
-        TraceBuilder().operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 0),
-        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10),
-    ],
-    ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
-)  # fmt: skip
-def test_gaps_in_a_recording_are_borne(load, builder):
-    session = load(builder)
-    model = step_model(session, read_session(session))
-    if model is not None:
-        assert model.step_ns >= 0
-        assert model.gain(model.change().replay(0)).ns <= model.step_ns
-        assert 0 <= model.recorded_error <= 1
-
-
 @pytest.mark.parametrize("share", [0.95, 0.6, 0.3])
 def test_a_step_that_was_timed_is_met_where_the_host_decides(load, share):
     model = model_of(load, launch_bound())

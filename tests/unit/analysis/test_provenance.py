@@ -56,22 +56,6 @@ def test_what_is_limited_is_known_no_better(known):
     assert limited(known, Grade.EXACT) == known
 
 
-def test_calls_are_counted_by_the_function_they_reached(load):
-    def add(built, start, *types, kernel_us):
-        built.operator("aten::add", start, 5, **{"Input type": [*types, "Scalar"]})
-        built.launch(start + 1).kernel("k", 1_000 + start, kernel_us)
-
-    built = TraceBuilder()
-    add(built, 0, "float", "float", kernel_us=3)
-    add(built, 10, "float", "Scalar", kernel_us=7)
-    add(built, 20, "float", "float", kernel_us=2)
-    uses = read_provenance(load(built)).functions["aten::add"]
-    assert [(use.overload, use.calls, use.self_device_ns) for use in uses] == [
-        ("Scalar", 1, 7_000),
-        ("Tensor", 2, 5_000),
-    ]
-
-
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64> >(Flash_fwd_params)"
 
 # 200 us of device time: 100 + 40 + 20 of operators, 30 of another one's, 10 of none.

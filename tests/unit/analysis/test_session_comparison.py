@@ -194,14 +194,6 @@ def test_kernels_that_do_other_work_are_not_paired(compare):
     check_laws(comparison)
 
 
-@pytest.mark.exhaustive(few=False)
-def test_more_launches_are_exact(compare):
-    twice = kernel_of("fill").launch(30).kernel("fill", 200, 1)
-    comparison = compare(kernel_of("fill"), twice)
-    assert differences(comparison) == ("kernel launches went from 1 to 2",)
-    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("kernel launches went from 1 to 2",)
-
-
 def test_calls_are_matched_by_their_shapes(compare):
     def called(*shapes):
         builder = TraceBuilder()
@@ -261,14 +253,6 @@ class TestTheGate:
         )
         assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
         assert gate_reasons(comparison, FailOn.SLOWER) == ()
-
-    @pytest.mark.exhaustive(few=False)
-    def test_an_operator_may_fail_though_the_total_does_not(self, compare):
-        comparison = compare(
-            steps({"aten::mm": 1000, "aten::gelu": 50}), steps({"aten::mm": 980, "aten::gelu": 70})
-        )
-        (reason,) = gate_reasons(comparison, FailOn.SLOWER)
-        assert reason.startswith("aten::gelu is slower")
 
 
 def check_itself(session):

@@ -42,10 +42,6 @@ def measured(kernel):
     return replace(kernel, facts=None, geometries=geometries)
 
 
-def names(summary):
-    return [operator.name for operator in summary.operators]
-
-
 class TestTotals:
     def test_of_the_session(self, summary):
         assert summary.device_time_ns == 100_000
@@ -106,19 +102,6 @@ def test_recursion_is_counted_once(load):
     assert (add.self_device_ns, add.total_device_ns, add.self_cpu_ns, add.total_cpu_ns) == (
         0, 7_000, 30_000, 80_000,
     )  # fmt: skip
-
-
-def test_without_a_device_operators_are_ranked_by_cpu_time(load):
-    built = TraceBuilder().operator("aten::linear", 0, 100).operator("aten::addmm", 5, 90)
-    built.operator("aten::gelu", 200, 60).operator("aten::relu", 300, 60)
-    summary = Summary(load(built))
-    assert not summary.has_device
-    assert names(summary) == ["aten::addmm", "aten::gelu", "aten::relu", "aten::linear"]
-    assert [(c.category, c.cpu_ns, c.fraction) for c in summary.categories] == [
-        ("activation", 120_000, 120 / 220), ("matrix", 100_000, 100 / 220),
-    ]  # fmt: skip
-    assert (summary.devices, summary.kernels, summary.unattributed_ns) == ((), (), {})
-    assert summary.attributed_fraction is summary.busy_fraction is None
 
 
 def test_the_most_frequent_shapes_come_first_at_most_three(load):

@@ -304,13 +304,6 @@ def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_
     assert large.how.startswith("torch copy_ of 4 MiB")
 
 
-def test_names_come_back_in_order_without_what_the_device_lacks():
-    found = limits.measure_ceilings(
-        "cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], ScriptedTimer(10**8)
-    )
-    assert [one.name for one in found] == ["matrix_bfloat16", "copy"]
-
-
 def test_a_product_that_would_take_too_long_gives_way_to_a_smaller_one(scripted, monkeypatch):
     monkeypatch.setattr(limits, "_LONGEST_CALL_NS", 7_999)
     scripted(1000)  # 32 takes 1 µs, so 64 would take 8

@@ -10,14 +10,10 @@ from opscope.benchmarking.run import run_benchmark
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import (
     BenchmarkOptions,
-    CacheState,
     CallProfile,
     Ceiling,
-    Clock,
-    Engine,
     KernelUse,
     Status,
-    Verdict,
 )
 from opscope.model.environment import Environment
 
@@ -81,34 +77,6 @@ def fails_at_call(number, error):
         return x * 2
 
     return fn
-
-
-def test_rows_hold_samples_statistics_checks_and_rates():
-    result = run(
-        problem_of(
-            implementation("mul", note="x * 2", engine=Engine.TORCH),
-            implementation("reference", lambda x: x + x),
-        )
-    )
-    row = result.row("mul")
-    assert [one.name for one in result.rows] == ["mul", "reference"]
-    assert (row.status, row.engine, row.note) == (Status.OK, Engine.TORCH, "x * 2")
-    assert len(row.samples_ns) == 20
-    assert row.interval_ns[0] <= row.median_ns <= row.interval_ns[1]
-    assert row.min_bytes == 2 * 256 * 4
-    assert row.bytes_per_s == pytest.approx(row.min_bytes / row.median_ns * 1e9)
-    assert row.ceiling_fraction == pytest.approx(row.bytes_per_s / COPY.per_s)
-    assert (row.ceiling, row.flop_count, row.flop_per_s) == ("copy", None, None)
-    assert row.max_relative_error == row.check.max_relative_error == 0.0
-    assert row.ratio == pytest.approx(row.median_ns / result.row("reference").median_ns)
-    assert row.verdict is Verdict.SAME
-    assert result.row("reference").verdict is None
-    assert result.complete
-    assert (result.clock, result.cache_state) == (Clock.WALL, CacheState.UNCONTROLLED)
-    assert row.build_ns >= 0
-    assert row.first_call_ns > 0
-    assert row.call_ns > 0
-    assert codes(result) == ["bench.budget_missed"]
 
 
 @pytest.mark.parametrize(

@@ -38,18 +38,6 @@ def file(tmp_path):
     return path
 
 
-def test_functions_of_one_file_are_of_one_module_with_its_inputs(file):
-    group = group_of_targets([f"{file}:fast", f"{file}:slow"])
-    assert group.name == file.name
-    assert list(group.functions) == ["fast", "slow"]
-    assert group.functions["fast"].__globals__ is group.functions["slow"].__globals__
-    group = group_of_targets([f"{file}:fast"])
-    assert group.inputs(3) == (3,)
-    group = group_of_targets([f"{file}:fast"], inputs=f"{file}:other_inputs", expected=f"{file}:slow")
-    assert group.inputs() == ()
-    assert group.expected is not None
-
-
 def test_equal_names_are_told_apart(file, tmp_path):
     other = tmp_path / "other_of_targets.py"
     other.write_text(PROGRAM)

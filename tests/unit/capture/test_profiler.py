@@ -182,17 +182,6 @@ def test_a_temporary_folder_lasts_until_the_interpreter_exits(tmp_path):
     assert not Path(result.stdout.strip()).exists()
 
 
-def test_an_error_of_a_handler_leaves_the_files(tmp_path):
-    def fail(cycle):
-        raise ValueError("handler")
-
-    profiler = Profiler(tmp_path, warmup=0, active=1, repeat=2, on_cycle=[fail])
-    with pytest.raises(ValueError, match="handler"), profiler:
-        profiler.step()
-    assert len(profiler.cycles) == 1
-    assert files(tmp_path) == ["trace_cycle0.json", "trace_cycle0.opscope.json"]
-
-
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_what_was_recorded_can_be_kept_when_the_block_fails(tmp_path, steps):
     profiler = Profiler(tmp_path, warmup=0, active=3, keep_on_error=True)

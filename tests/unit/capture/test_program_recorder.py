@@ -93,21 +93,6 @@ def record(tmp_path):
     return run
 
 
-def test_optimizer_steps_after_the_first_are_recorded(record):
-    recorder, end = record("train(7)")
-    assert end.exit_code == 0
-    (cycle,) = recorder.cycles
-    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (3, False)
-    assert recorder.step_count == 7  # the first, a warm-up, three recorded; the rest is timed
-    assert recorder.notes == []
-    recorder.require_cycles()
-
-
-def test_steps_of_a_long_wait_are_passed_over(record):
-    recorder, _ = record("train(130)", wait=110)
-    assert [one.sidecar.steps for one in recorder.cycles] == [3]
-
-
 IN_CYCLES = """
 import time
 for step in range(%d):
@@ -370,14 +355,6 @@ def test_a_recording_that_grows_too_large_ends_with_its_step(record, monkeypatch
     with opscope.load(cycle.trace_path) as session:
         (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
     assert "after 2 of 6 steps" in finding.message
-
-
-def test_a_failing_recording_does_not_end_the_program(record, tmp_path):
-    (tmp_path / "out").write_text("in the way")
-    recorder, end = record("train(6)\nprint('done')")
-    assert end.exit_code == 0
-    with pytest.raises(CaptureError, match="folder cannot be made"):
-        recorder.require_cycles()
 
 
 def test_a_program_that_cannot_start_leaves_nothing(tmp_path):

@@ -6,22 +6,13 @@ import subprocess
 import pytest
 
 from case_tables import cases
-from opscope.hardware.architectures import architecture, architectures, capability_of_target
+from opscope.hardware.architectures import architectures, capability_of_target
 
 
 def test_a_block_gets_all_shared_memory_but_what_the_system_reserves():
     for one in architectures():
         assert one.max_shared_bytes_per_block + one.reserved_shared_bytes_per_block == one.shared_bytes_per_sm
         assert one.max_warps_per_sm * 32 == one.max_threads_per_sm
-
-
-def test_architectures_are_sorted_named_and_some_gone():
-    order = [tuple(map(int, one.compute_capability.split("."))) for one in architectures()]
-    assert order == sorted(set(order))
-    gone = {one.compute_capability for one in architectures() if one.last_cuda_version is not None}
-    assert gone == {"7.0", "7.2"}
-    found = architecture("10.0")
-    assert (found.target, found.arch_flag, found.specific_target) == ("sm_100", "-arch=sm_100", "sm_100a")
 
 
 @cases("text", "capability")

@@ -1,7 +1,5 @@
 """The table of devices agrees with itself: peaks, bandwidths and sizes follow from counts and clocks."""
 
-import gzip
-import json
 from collections import Counter
 from importlib import resources
 from itertools import groupby, pairwise
@@ -11,9 +9,9 @@ import pytest
 
 from case_tables import cases
 from opscope import hardware
-from opscope.data import example_trace, packaged_toml
+from opscope.data import packaged_toml
 from opscope.errors import InputError
-from opscope.hardware.architectures import DEVICE_PROPERTIES, WARP_SIZE, SpecEvidence
+from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, cuda_capability, devices, match_device, search_devices
 
 ALL = devices()
@@ -240,27 +238,6 @@ def test_an_unknown_device_is_what_was_reported_of_it():
     assert found.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert found.source_of("sm_count") == DEVICE_PROPERTIES
     assert found.memory_bandwidth_bytes_per_s is None
-
-
-def test_the_recorded_h200_of_the_packaged_trace_is_known():
-    with gzip.open(example_trace(), "rt", encoding="utf-8") as file:
-        (recorded,) = json.load(file)["deviceProperties"]
-    found = find_device(
-        recorded["name"],
-        compute_capability=f"{recorded['computeMajor']}.{recorded['computeMinor']}",
-        memory_bytes=recorded["totalGlobalMem"],
-        sm_count=recorded["numSms"],
-    )
-    assert found.name == "H200 SXM"
-    limits = found.architecture
-    assert recorded["warpSize"] == WARP_SIZE
-    assert limits.max_threads_per_block == recorded["maxThreadsPerBlock"]
-    assert limits.max_threads_per_sm == recorded["maxThreadsPerMultiprocessor"]
-    assert limits.registers_per_sm == recorded["regsPerMultiprocessor"]
-    assert limits.max_registers_per_block == recorded["regsPerBlock"]
-    assert limits.static_shared_bytes_per_block == recorded["sharedMemPerBlock"]
-    assert limits.max_shared_bytes_per_block == recorded["sharedMemPerBlockOptin"]
-    assert limits.shared_bytes_per_sm == recorded["sharedMemPerMultiprocessor"]
 
 
 def test_a_mig_slice_has_its_own_size_and_no_peaks():

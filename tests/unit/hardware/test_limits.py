@@ -5,17 +5,6 @@ from opscope.hardware.devices import DataType, devices
 from opscope.hardware.limits import LimitEvidence, match_limits, measured_type
 
 
-def test_the_data_sheet_where_nothing_was_measured_and_derived_peaks_say_so():
-    limits, _ = match_limits("NVIDIA H200", compute_capability="9.0")
-    assert (limits.name, limits.memory.per_s, limits.memory.evidence) == ("H200 SXM", 4.8e12, "datasheet")
-    assert "datasheet (2024)" in limits.memory.how
-    assert limits.peaks[DataType.BF16].per_s == 989.5e12
-    assert (limits.l2, limits.read, limits.launch_ns, limits.smallest_kernel_ns) == (None,) * 4
-    limits, _ = match_limits("NVIDIA GeForce RTX 4070")
-    assert limits.memory is None  # two kinds of memory under one name
-    assert limits.peaks[DataType.BF16].how.startswith("operations per SM and clock × SMs × boost clock, ")
-
-
 def test_each_measured_rate_wins_by_itself(make_measured):
     measured = make_measured(
         {"copy": 4.28e12, "read": 4.4e12, "l2_read": 7e12, "matrix_tf32": 4.1e14, "matrix_fp64": 5.5e13},

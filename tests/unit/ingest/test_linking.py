@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,59 +89,6 @@ def test_every_attribution_occurs_above():
     # What replays of CUDA graphs are matched with is tested where they are.
     replayed = {str(Attribution.GRAPH_NODE), str(Attribution.GRAPH_SEQUENCE)}
     assert {case.values[2] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
-
-
-def many(count):
-    """Operators of 10 us each, every one with a call that names it and an activity."""
-    gap = 10 * CLOCK_SLACK_NS
-    return (
-        [Operator(i * gap, 10 * US, i + 1) for i in range(count)],
-        [Call(i * gap + US, 1000 + i, i + 1) for i in range(count)],
-        [Activity(i * gap + 5 * US, 1000 + i) for i in range(count)],
-    )
-
-
-def test_an_external_id_of_an_operator_that_was_not_open_is_left_aside():
-    operators, calls, activities = many(200)
-    calls[7] = Call(calls[7].start, calls[7].correlation, external_id=150)
-    found = outcome(operators, calls, activities)
-    assert found[7] == ("correlation", 7, 7)
-    assert all(one == ("external_id", i, i) for i, one in enumerate(found) if i != 7)
-    _, links = run(operators, calls, activities)
-    assert (links.impossible_ids, links.ids_used) == (1, True)
-
-
-def test_an_activity_cannot_belong_to_an_operator_that_began_after_it():
-    operators, calls, activities = many(200)
-    calls = [Call(call.start, call.correlation) for call in calls]
-    activities = [Activity(a.start, a.correlation, i + 1) for i, a in enumerate(activities)]
-    activities[7] = Activity(activities[7].start, activities[7].correlation, external_id=9)
-    assert outcome(operators, calls, activities)[7] == ("correlation", 7, 7)
-    activities[7] = Activity(activities[7].start, activities[7].correlation, external_id=6)
-    assert outcome(operators, calls, activities)[7] == ("external_id", 5, 7)
-
-
-@pytest.mark.parametrize(("offset", "is_possible"), [(CLOCK_SLACK_NS, True), (CLOCK_SLACK_NS + 1, False)])
-def test_host_clocks_may_disagree_by_the_slack(offset, is_possible):
-    operators, calls, activities = many(200)
-    after = Call(operators[3].start + 10 * US + offset, 1003, 4)
-    before = Call(operators[8].start - offset, 1008, 9)
-    calls[3], calls[8] = after, before
-    _, links = run(operators, calls, activities)
-    assert links.impossible_ids == (0 if is_possible else 2)
-
-
-def test_ids_of_another_numbering_are_not_used_at_all():
-    operators, calls, activities = many(100)
-    shifted = [
-        Call(call.start, call.correlation, (call.external_id + 3) % 100 + 1 if i >= 3 else i + 1)
-        for i, call in enumerate(calls)
-    ]
-    forest, links = run(operators, shifted, activities)
-    assert not links.ids_used
-    assert links.impossible_ids >= 97
-    assert forest.order[links.call_operator].tolist() == list(range(100))
-    assert outcome(operators, shifted, activities) == [("correlation", i, i) for i in range(100)]
 
 
 def naive(operators, calls, activities):

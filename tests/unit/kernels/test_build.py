@@ -1,6 +1,7 @@
 """Building the CUDA kernels: what is missing, what the compilers say. torch and its builder are fakes."""
 
 import os
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,39 +61,23 @@ def builder(tmp_path, monkeypatch, torch):
     return fake
 
 
+NO_NVCC = r"(?s)nvcc.*not found.*Install the CUDA toolkit 13\.0.*set CUDA_HOME"
+
+
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("place", "value", "error", "said"),
     [
-        (lambda torch, builder: setattr(torch.version, "cuda", None), DependencyError, "built without CUDA"),
-        (
-            lambda torch, builder: setattr(torch.cuda, "is_available", lambda: False),
-            MeasurementError,
-            "need a CUDA device",
-        ),
-        *(
-            (
-                lambda torch, builder, home=home: setattr(builder, "CUDA_HOME", home),
-                DependencyError,
-                r"(?s)nvcc.*not found.*Install the CUDA toolkit 13\.0.*set CUDA_HOME",
-            )
-            for home in (None, "/nonexistent")
-        ),
-        (
-            lambda torch, builder: setattr(
-                builder, "error", RuntimeError("Ninja is required: pip install ninja")
-            ),
-            MeasurementError,
-            "pip install ninja",
-        ),
-        (
-            lambda torch, builder: setattr(builder, "error", OSError("kernels.so: undefined symbol: launch")),
-            MeasurementError,
-            "undefined symbol: launch",
-        ),
+        ("torch.version.cuda", None, DependencyError, "built without CUDA"),
+        ("torch.cuda.is_available", bool, MeasurementError, "need a CUDA device"),
+        ("builder.CUDA_HOME", None, DependencyError, NO_NVCC),
+        ("builder.CUDA_HOME", "/nonexistent", DependencyError, NO_NVCC),
+        ("builder.error", RuntimeError("Ninja is required"), MeasurementError, "Ninja is required"),
+        ("builder.error", OSError("undefined symbol: launch"), MeasurementError, "symbol: launch"),
     ],
 )
-def test_what_is_missing_is_said(builder, torch, change, error, said):
-    change(torch, builder)
+def test_what_is_missing_is_said(builder, torch, place, value, error, said):  # noqa: PLR0917 - a row
+    owner, _, name = place.rpartition(".")
+    setattr(attrgetter(owner)(SimpleNamespace(torch=torch, builder=builder)), name, value)
     with pytest.raises(error, match=said):
         build.load_cuda_kernels()
 

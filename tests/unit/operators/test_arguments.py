@@ -5,17 +5,14 @@ import json
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
     ScalarArgument,
     TensorArgument,
     TensorListArgument,
     distinct_bytes,
-    distinct_elements,
     parse_arguments,
     with_list_types,
 )
-from opscope.operators.element_types import ElementKind, element_type, element_type_of_code
 from opscope.operators.operator_table import cost_by_rules
 
 
@@ -98,21 +95,3 @@ def test_an_expanded_tensor_of_absurd_size_is_small():
     )
     assert call.defect is None
     assert distinct_bytes(call.tensors[0]) == 8
-
-
-@cases("shape", "strides", "elements")
-def test_distinct_elements(shape, strides, elements):
-    assert distinct_elements(TensorArgument(shape, "float", strides)) == elements
-
-
-def test_element_types():
-    half, double = element_type("c10::Half"), element_type("double")
-    assert (half.size_bytes, half.operand_type, half.compute_type) == (2, DataType.FP16, DataType.FP32)
-    assert (double.size_bytes, double.compute_type) == (8, DataType.FP64)
-    integer = element_type("long int")
-    assert (integer.kind, integer.compute_type, integer.is_float) == (ElementKind.INTEGER, None, False)
-    assert element_type_of_code(15) == element_type("bfloat16")
-    assert element_type_of_code(999) is None
-    assert element_type("long") == element_type("long int") == element_type("int64")
-    assert element_type("c10::BFloat16") == element_type("bfloat16")
-    assert element_type("c10::qint8") is element_type(None) is None

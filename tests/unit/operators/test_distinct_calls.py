@@ -34,16 +34,6 @@ def transfer(built, start, activity, size, *, name="aten::copy_"):
     )
 
 
-def test_calls_with_the_same_arguments_are_one(load):
-    built = TraceBuilder()
-    for start, shape in ((0, [2, 3]), (100, [2, 3]), (200, [3, 2])):
-        call(built, "aten::relu", start, kernels=2, **arguments(shape))
-    wide, tall = collect(load(built))
-    assert (wide.shapes, wide.calls, wide.self_device_ns) == ("[[2,3]]", 2, 4_000)
-    assert (tall.shapes, tall.calls, tall.self_device_ns) == ("[[3,2]]", 1, 2_000)
-    assert (wide.call_id, tall.call_id) == (0, 1)  # most device time first
-
-
 def test_every_activity_is_in_one_call(load):
     built = call(TraceBuilder(), "aten::relu", 0, kernels=3, **arguments([4]))
     built.launch(50, thread=2).kernel("outside", 60, 2)

@@ -1,6 +1,7 @@
 """Costs of serving engines' own operators."""
 
-from case_tables import cases
+import pytest
+
 from fakes import TraceBuilder
 from opscope.operators.session_costs import fill_costs
 
@@ -28,7 +29,14 @@ ATTENTION = ("vllm::unified_attention_with_output", [[8, 512], [8, 128], [8, 128
 EXPERTS = ("vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"])
 
 
-@cases("call", "where", "unknown")
+@pytest.mark.parametrize(
+    ("call", "where", "unknown"),
+    [
+        (ATTENTION, {"step": "execute_context_0(0)_generation_8(8)"}, "how many keys"),
+        (ATTENTION, {"kernel": "kernel_unified_attention_3d"}, "window"),
+        (EXPERTS, {"kernel": "unknown_kernel"}, "experts"),
+    ],
+)
 def test_what_neither_arguments_nor_the_step_say_has_no_cost(load, call, where, unknown):
     evidence, _, _, reason = cost(load, *call, **where)
     assert evidence is None

@@ -114,18 +114,6 @@ def test_counts_that_no_column_holds_are_absurd(load):
     assert row.cost.reason == "its recorded sizes are implausible"
 
 
-def test_a_saved_session_without_costs_is_filled_for_its_connection(load, tmp_path):
-    session = load(product(TraceBuilder().kernel("gemm", 0, 3, correlation=1), 10, 16))
-    file = session.save(tmp_path / "a.opscope")
-    rows = filled(session)
-    with Session.open(session.save(tmp_path / "filled.opscope")) as saved:
-        assert read_costs(saved) == filled(saved) == rows
-    with Session.open(file) as saved:
-        assert filled(saved) == rows
-    with Session.open(file) as saved:
-        assert read_costs(saved) == ()
-
-
 @pytest.mark.parametrize("name", [*EAGER, *COMPILED, *OPAQUE])
 def test_recorded_traces(shared, load, name):
     session = load(shared / "traces/h200" / f"{name}.json.gz")

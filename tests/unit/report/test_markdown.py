@@ -4,19 +4,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from case_tables import cases
-from opscope.model.finding import Finding, Severity
 from opscope.report.document import (
-    BulletList,
     Code,
-    CodeBlock,
     Column,
     Document,
-    FactList,
-    FindingList,
     Link,
     Paragraph,
     Section,
-    Strong,
     Table,
 )
 from opscope.report.markdown import render_markdown
@@ -103,27 +97,6 @@ def test_an_address_cannot_break_out_and_is_a_page(address, opened):
 def test_names_that_are_empty_or_hold_control_characters_are_shown():
     assert words(parse(table_of("a\nb\x1b[31m", Code("x\r\ny"))))[-2:] == ["a b [31m", "x y"]
     assert "(empty)" in table_of(Code(""))
-
-
-def test_blocks_render_to_valid_markdown():
-    document = Document(
-        "Title",
-        (
-            FactList((("Label", Code("value")),)),
-            BulletList(("one", (Strong("two"), "!"))),
-            CodeBlock("```\ninner\n```\n", "text"),
-            FindingList((Finding("a.b", Severity.WARNING, "Lost | bytes.", "Record again."),)),
-            Table((Column("n", is_number=True),), (("1",),), caption="Caption"),
-        ),
-    )
-    markdown = render_markdown(document)
-    assert "- Label: `value`" in markdown
-    assert "**two**!" in markdown
-    assert "````text\n```\ninner\n```\n````" in markdown
-    assert "- **warning** `a.b`: Lost \\| bytes. Record again." in markdown
-    assert "Caption\n\n| n |\n| ---: |\n| 1 |\n" in markdown
-    assert markdown.endswith("\n")
-    assert not markdown.endswith("\n\n")
 
 
 def test_a_row_of_the_wrong_length_is_refused():

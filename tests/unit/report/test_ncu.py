@@ -1,14 +1,12 @@
 """What people and programs are shown of hardware counters."""
 
-import json
 from pathlib import Path
 
 from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match, counter_findings
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.report.json_encoding import to_json
-from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu_report import QUANTITIES, KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
+from opscope.report.ncu import ncu_document
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 from .conftest import text_of
 
@@ -63,17 +61,3 @@ REPORTS = {
 
 def test_reports(expect):
     expect("ncu.txt", text_of(REPORTS))
-
-
-def test_json_has_every_quantity_and_names_what_is_missing():
-    document = json.loads(to_json(ncu_json(made(duration_ns=10_000, dram_bytes=300))))
-    (kernel,) = document["kernels"]
-    assert document["schema_version"] == 5
-    assert kernel.keys() >= {str(quantity) for quantity in QUANTITIES}
-    assert (kernel["duration_ns"], kernel["dram_bytes"], kernel["traffic_ratio"]) == (10_000, 300, 1.5)
-    assert kernel["global_load_sectors"] is None
-    assert kernel["recorded"]["call"]["shapes"] == [[8, 2], [], [[1], [2]]]
-    assert kernel["recorded"]["match"] == "order"
-    missing = {entry["quantity"]: entry for entry in kernel["not_collected"]}
-    assert missing["dram_read_bytes"]["metrics"] == ["dram__bytes_read.sum", "dram__bytes_op_read.sum"]
-    assert "duration_ns" not in missing

@@ -1,5 +1,4 @@
 import io
-import re
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +8,6 @@ from opscope.report.analysis import recording_document
 from opscope.report.document import Code, Column, Document, FactList, Link, Section, Table, numbered, numeric
 from opscope.report.names import fitting_names, least_width, shorten_middle
 from opscope.report.terminal import column_widths, fit_widths, render_terminal
-from opscope.results import load, summarize
 
 from .conftest import rendered
 
@@ -21,15 +19,6 @@ def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary, width):
     for number in ("6.00 ms", "60.0 %", "999,999 ns", "800 µs"):
         assert number in text
     assert "before_window" in text
-
-
-@pytest.mark.exhaustive(few=False)
-def test_the_first_screen_is_small(shared):
-    for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
-        with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
-            text = rendered(replace(recording_document(summarize(session)), sections=()), 80)
-        assert len(text.splitlines()) <= 15  # with a kernel of no operator, which own_kernels has
-        assert re.search(r"torch\.(compile\(|set_float32_matmul_precision|bfloat16\))", text)
 
 
 def test_names_shrink_where_they_must_and_still_differ(summary):

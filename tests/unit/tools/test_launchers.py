@@ -2,8 +2,6 @@
 
 import pytest
 
-from case_tables import cases
-from opscope.provenance.sources import source_index
 from torch_tables.operator_table import Places, native_function
 
 CUDA = "aten/src/ATen/native/cuda"
@@ -47,10 +45,3 @@ def test_launchers_are_located(index):
         ("launch_one", f"{CUDA}/One.cu", None),
         ("launch_two", f"{CUDA}/Two.cu", 1),
     ]
-
-
-@cases("function", "launchers")
-def test_of_the_packaged_release(function, launchers):
-    index = source_index("2.6.0")
-    assert index is not None
-    assert list(native_function(index, function).launchers) == launchers

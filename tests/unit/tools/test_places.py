@@ -4,7 +4,7 @@ import pytest
 
 from case_tables import cases
 from opscope.provenance.native_functions import Place
-from opscope.provenance.sources import StoredLines, source_index
+from opscope.provenance.sources import StoredLines
 from torch_tables.operator_table import Places, native_function
 
 NATIVE = "aten/src/ATen/native"
@@ -40,14 +40,6 @@ def test_a_native_function(index_of, name, key, parameters, place):
     index = index_of({f"{NATIVE}/{path}": text for path, text in FILES.items()})
     found = native_function(index, name, key=key, parameters=parameters)
     assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
-
-
-@cases("name", "key", "parameters", "file")
-def test_a_native_function_of_a_release(name, key, parameters, file):
-    index = source_index("2.6.0")
-    assert index is not None
-    found = native_function(index, name, key=key, parameters=parameters)
-    assert (found and found.file) == (file and f"aten/src/ATen/{file}")
 
 
 FUNCTION = f"{NATIVE}/cuda/A.cu"
@@ -133,12 +125,3 @@ def test_stubs_have_what_is_registered_for_the_backend(index_of):
             for stub, registered in stubs.items()
         }
         assert found == expected
-
-
-def test_every_stub_registered_for_cuda_is_located():
-    index = source_index("2.6.0")
-    stubs = {stub for stub, key, function, *_ in index.registrations if key == "CUDA" and function}
-    assert len(stubs) > 280
-    places = Places(index, None, None, {})
-    names = {stub: [one.name for one in places.registered(stub, "CUDA")] for stub in stubs}
-    assert [stub for stub, found in names.items() if set(found) == {stub}] == []

@@ -105,13 +105,6 @@ def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched
     assert "in backward" in (found.error or "")
 
 
-def test_few_steps_stay_with_one_change(switched):
-    found, arms, said = switched(TRAINING, "noop", steps=30, is_constant=True)
-    assert len(found.step_ns) >= 10
-    assert arms["noop"].correctness is Correctness.IDENTICAL
-    assert "digest" in said
-
-
 @pytest.mark.parametrize("name", ["compile", "bf16_autocast", "bf16_weights", "inference_mode"])
 def test_changes_of_models_take_hold_beside_the_eager_one(switched, name):
     arm = switched(INFERENCE, name, seconds=1.0)[1][name]

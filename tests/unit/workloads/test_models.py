@@ -120,11 +120,6 @@ class TestRealBert:
         used = operators(real.step)
         assert ("aten::scaled_dot_product_attention" in used) == (attention == "sdpa")
 
-    def test_it_trains(self):
-        workload = tiny(use_real_bert=True, train=True)
-        losses = [float(workload.step()) for _ in range(40)]
-        assert sum(losses[-5:]) < sum(losses[:5])  # means: dropout scatters more than one step gains
-
     def test_a_local_checkpoint_is_loaded(self, tmp_path):
         import transformers
 
@@ -150,11 +145,6 @@ class TestRealBert:
         with pytest.raises(
             InputError, match=r"'some/bert' cannot be loaded \(We couldn't connect to the hub\)"
         ):
-            spec.build(1, 4)
-
-    def test_a_checkpoint_has_its_own_size(self):
-        spec = resolve("bert", WorkloadOptions(device="cpu", weights="some/bert", layers=2))
-        with pytest.raises(InputError, match="its own size"):
             spec.build(1, 4)
 
     def test_without_transformers_the_install_line_is_given(self, monkeypatch):

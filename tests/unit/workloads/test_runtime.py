@@ -5,17 +5,6 @@ from opscope.errors import InputError
 from opscope.workloads import runtime
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", "float32"), ("BF16", "bfloat16"), ("half", "float16"), ("int8", None)]
-)
-def test_names_of_dtypes(name, dtype):
-    if dtype is not None:
-        assert runtime.resolve_dtype(name) == dtype
-        return
-    with pytest.raises(InputError, match="'int8' is not a dtype"):
-        runtime.resolve_dtype(name)
-
-
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch")

@@ -3,7 +3,7 @@
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, program_totals
+from opscope.analysis.program.places import LineKind, ModuleTotal, program_totals
 
 
 def launch(builder, name, start, us, **args):
@@ -55,23 +55,6 @@ def lines(totals):
     return {(line.file, line.line): line for line in totals.lines}
 
 
-def test_modules_and_lines_have_their_own_and_their_submodules_time(load):
-    totals = program_totals(load(model()))
-    assert totals.modules == (
-        ModuleTotal("Net_0", "Net", 0, 1, 3_000, 33_000, 33_000, 0, 3),
-        ModuleTotal("Net_0.Linear_1", "Linear", 1, 1, 20_000, 20_000, 20_000, 0, 1),
-        ModuleTotal("Net_0.Linear_0", "Linear", 1, 1, 10_000, 10_000, 10_000, 0, 1),
-    )
-    assert totals.module_ns == 33_000
-    assert totals.lines == (
-        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
-        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
-    )
-    assert totals.line_ns == 40_000
-    assert totals.has_modules
-    assert totals.has_stacks
-
-
 def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load):
     trace = TraceBuilder().frame("t.py(1): start", 0, 130).frame("nn.Module: Net_0", 20, 100, module=0)
     trace.frame("nn.Module: Linear_0", 30, 20, parent=2, module=0)
@@ -84,19 +67,6 @@ def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(lo
     assert totals.module_ns == 13_000
     assert [(one.line, one.self_cpu_ns, one.self_device_ns) for one in totals.lines] == [(1, 13_000, 0)]
     assert totals.line_ns == 13_000
-
-
-def test_backward_time_is_charged_to_the_forward_operator(load):
-    trace = model()
-    backward(trace, 2, 300, 50, forward=75)
-    backward(trace, 1, 400, 30, forward=35)
-    totals = program_totals(load(trace))
-    modules = by_path(totals)
-    assert (modules["Net_0.Linear_1"].forward_ns, modules["Net_0.Linear_1"].backward_ns) == (20_000, 51_000)
-    assert (modules["Net_0.Linear_0"].forward_ns, modules["Net_0.Linear_0"].backward_ns) == (10_000, 31_000)
-    assert modules["Net_0"].total_device_ns == 33_000 + 82_000
-    assert modules["Net_0"].kernel_launches == 7
-    assert lines(totals)["net.py", 5].backward_ns == 82_000
 
 
 def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load):

@@ -65,21 +65,6 @@ def test_calls_operators_and_kernels_of_a_small_trace(load, limits):
     assert found.coverage.uncosted == ()
 
 
-def test_what_is_not_costed_is_named_with_its_time(load, limits):
-    built = TraceBuilder(deviceProperties=[H200])
-    mm(built, 0, 2048, 20)
-    built.operator("mine::op", 100, 10).launch(101).kernel("mine", 1_100, 7)
-    built.operator("mine::op", 120, 10).launch(121).kernel("mine", 1_120, 6)
-    built.launch(200).kernel("stray", 1_200, 2)
-    found = measure_efficiency(load(built), limits)
-    assert [(name, ns) for name, ns, _ in found.coverage.uncosted] == [("mine::op", 13_000), ("stray", 2_000)]
-    assert all(reason for *_, reason in found.coverage.uncosted)
-    assert found.coverage.bytes_fraction == pytest.approx(20 / 35)
-    assert set(found.operators) == {"aten::mm", "mine::op"}
-    assert {owner for owner, kernel in found.kernels if kernel == "stray"} == {None}
-    assert found.operators["mine::op"].fraction is None
-
-
 def test_without_device_work_nothing_and_without_limits_costs_are_known(load, limits):
     found = measure_efficiency(load(TraceBuilder().operator("aten::mm", 0, 10)), limits)
     assert found == Efficiency(limits=limits)

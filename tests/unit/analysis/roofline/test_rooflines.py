@@ -21,7 +21,6 @@ from opscope.operators.effects import CallCost, FlopSource
 
 from .conftest import PEAKS, cost, launches, limit, work
 
-GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4"
 H2D = "Memcpy HtoD (Pageable -> Device)"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -29,28 +28,6 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 @pytest.fixture
 def model(limits):
     return limits, "9.0"
-
-
-def test_a_memory_bound_call(model):
-    # 400 MB at 4 TB/s need 100 us.
-    found = roofline_of(
-        work(cost(100_000_000, 400_000_000), launches(total_ns=250_000, count=2), repeats=2), *model
-    )
-    assert (found.flop_count, found.min_bytes) == (200_000_000, 800_000_000)
-    assert (found.attainable_ns, found.fraction) == (pytest.approx(200_000), pytest.approx(0.8))
-    assert (found.bound, found.bound_ns) == (Bound.MEMORY, {Bound.MEMORY: 250_000})
-    assert found.arithmetic_intensity == 0.25
-    assert found.achieved_bytes_per_s == pytest.approx(3.2e12)
-    assert (found.cache_resident_ns, found.excess_ns) == (0, 0)
-
-
-def test_a_compute_bound_product(model):
-    product = cost(40_000_000_000, 1_000_000, DataType.FP32, FlopSource.REGISTRY)
-    found = roofline_of(work(product, launches(GEMM, 125_000)), *model)
-    assert (found.attainable_ns, found.fraction) == (pytest.approx(100_000), pytest.approx(0.8))
-    assert (found.bound, found.data_type, found.tensor_cores) == (
-        Bound.COMPUTE, DataType.TF32, TensorCoreUse.USED,
-    )  # fmt: skip
 
 
 @cases("amounts", "total_ns", "fraction", "apart_ns")

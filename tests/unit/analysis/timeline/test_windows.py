@@ -7,9 +7,7 @@ from case_tables import cases
 from fakes import ExportBuilder, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.records import read_records
-from opscope.analysis.timeline.values import DeviceStep, IdleCause, IdleGap, StartUp, WindowKind
-from opscope.analysis.timeline.windows import device_steps
+from opscope.analysis.timeline.values import IdleCause, StartUp, WindowKind
 from opscope.cli import main
 
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
@@ -36,19 +34,6 @@ OF_STEPS = {
     "between steps in a row only the recorder works": (
         TraceBuilder().step(1, 0, 50).step(2, 80, 50).launch(0).kernel("a", 0, 40).launch(80)
         .kernel("b", 80, 50), (130, 90, 0, 0), {HOST: 10, RECORDER: 30}),
-    "what lies between steps that are not in a row is outside": (
-        TraceBuilder().step(1, 0, 50).step(5, 200, 50).launch(0).kernel("a", 0, 40).launch(45)
-        .kernel("tail", 60, 10).launch(100).kernel("b", 110, 30).launch(150).kernel("into", 190, 30)
-        .launch(205).kernel("c", 220, 30),
-        (70 + 50, 40 + 10 + 50, 30 + 10, 20), {HOST: 6, QUEUED: 14}),
-    "the device may be done later than the host": (
-        TraceBuilder().step(1, 0, 20).launch(5).kernel("a", 10, 200).launch(8).kernel("b", 230, 20)
-        .launch(30).kernel("evaluation", 240, 60, stream=9).launch(15, 400, name="cudaDeviceSynchronize"),
-        (250, 220, 50, 0), {HOST: 6, QUEUED: 24}),
-    "what was launched before the steps occupies them": (
-        TraceBuilder().launch(0).kernel("warm-up", 5, 145).step(1, 100, 100).launch(110)
-        .kernel("a", 140, 60, stream=9).kernel("unknown", 200, 5, correlation=9999),
-        (100, 100, 95 + 5, 40), {}),
 }  # fmt: skip
 
 
@@ -58,28 +43,6 @@ class TestTheStepsWindow:
         assert {name: (told(one), causes(one)) for name, one in found.items()} == {
             name: (figures, idle) for name, (_, figures, idle) in OF_STEPS.items()
         }
-
-    def test_steps_that_overlap_count_once_and_may_be_of_the_host_alone(self, timeline):
-        trace = TraceBuilder().step(1, 0, 60).step(1, 20, 80, thread=2)
-        trace.launch(0).kernel("a", 0, 30).launch(30, thread=2).kernel("b", 30, 50)
-        found = timeline(trace)
-        assert told(found.partitions[0]) == (100, 80, 0, 0)
-        assert found.host[0].launches == 1
-        trace = TraceBuilder().launch(0).kernel("a", 0, 10).step(1, 50, 100)
-        found = timeline(trace.operator("aten::mm", 60, 50))
-        assert told(found.partitions[0]) == (100, 0, 10, 0)
-        assert found.in_use == found.partitions
-
-    def test_preprocessing_before_the_first_kernel_is_idle(self, timeline):
-        trace = TraceBuilder().step(1, 0, 400).frame("train.py(7): preprocess", 5, 295)
-        trace.operator("aten::mm", 305, 20).launch(310, 2).kernel("gemm", 315, 85)
-        (one,) = timeline(trace).partitions
-        assert one.window is WindowKind.STEPS
-        assert told(one) == (400, 85, 0, 0)
-        assert causes(one) == {HOST: 312, QUEUED: 3}
-        assert one.longest_gaps == (
-            IdleGap(0, 315_000, HOST, 1, "train.py(7): preprocess", "train.py:7 preprocess", "gemm"),
-        )
 
     def test_a_blocking_copy_after_the_last_kernel_is_idle_until_it_returns(self, timeline):
         trace = TraceBuilder().step(1, 0, 200).frame("train.py(9): evaluate", 0, 200)
@@ -108,13 +71,6 @@ class TestTheStepsWindow:
         assert summary.timeline.in_use == (used,)
         assert [device.busy_ns for device in summary.devices] == [90_000, 0]
         assert summary.busy_fraction == 0.9
-
-    def test_a_wait_before_the_steps_spends_what_it_cost_there_first(self, timeline):
-        trace = TraceBuilder().launch(0).kernel("early", 0, 50).launch(10, 40, name="cudaDeviceSynchronize")
-        trace.operator("aten::mm", 50, 100).step(1, 70, 80).launch(140, 2).kernel("gemm", 142, 8)
-        (one,) = timeline(trace).partitions
-        # It lost 40, of which the 20 of idle time before the step take their part.
-        assert causes(one) == {SYNC: 20, HOST: 52}
 
 
 def test_the_span_runs_from_the_first_event_to_the_last_also_of_unknown_launch(timeline):
@@ -172,81 +128,6 @@ def test_programs_known_to_leave_the_device_idle(shared, name, busy, longest_ms,
     assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)
     assert one.longest_gaps[0].duration_ns / 1e6 == pytest.approx(longest_ms, abs=0.1)
     assert (one.longest_gaps[0].host or "").endswith(host)
-
-
-NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-def parts(partition):
-    """Compute, exposed communication, exposed copy, idle and window, in microseconds."""
-    assert (
-        partition.compute_ns
-        + partition.exposed_communication_ns
-        + partition.exposed_copy_ns
-        + partition.idle_ns
-        == partition.span_ns
-    )
-    assert sum(partition.idle_by_cause.values()) == partition.idle_ns
-    return (
-        partition.compute_ns // 1000,
-        partition.exposed_communication_ns // 1000,
-        partition.exposed_copy_ns // 1000,
-        partition.idle_ns // 1000,
-        partition.span_ns // 1000,
-    )
-
-
-def copy(trace, start, duration, *, stream=8):
-    return trace.kernel(
-        "Memcpy HtoD (Pinned -> Device)", start, duration, stream=stream, category="gpu_memcpy"
-    )
-
-
-PARTS = {
-    "kernels that overlap on one stream count once": (
-        TraceBuilder().launch(0).kernel("gemm", 10, 10).launch(1).kernel("gemm", 18, 12), (20, 0, 0, 10, 30)),
-    "a memory set is a copy": (
-        TraceBuilder().launch(0).kernel("gemm", 0, 4).launch(5)
-        .kernel("Memset (Device)", 6, 2, category="gpu_memset").launch(9).kernel("gemm", 10, 1),
-        (5, 0, 2, 4, 11)),
-    "an activity without duration bounds the span": (
-        TraceBuilder().launch(0).kernel("a", 0, 0).launch(1).kernel("b", 10, 5).launch(2).kernel("c", 20, 0),
-        (5, 0, 0, 15, 20)),
-}  # fmt: skip
-
-
-def test_what_a_device_does(timeline):
-    found = {name: parts(timeline(trace).partitions[0]) for name, (trace, _) in PARTS.items()}
-    assert found == {name: expected for name, (_, expected) in PARTS.items()}
-
-
-def test_compute_comes_before_communication_and_communication_before_copies(timeline):
-    trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, stream=7).kernel(NCCL, 5, 10, stream=9)
-    copy(copy(trace, 12, 6), 2, 1)
-    partition = timeline(trace).partitions[0]
-    assert parts(partition) == (10, 5, 3, 0, 18)
-    assert (partition.copy_ns, partition.communication_ns) == (7_000, 10_000)
-
-
-def test_current_and_former_names_of_collectives_and_those_of_other_libraries(timeline):
-    trace = TraceBuilder()
-    for number, name in enumerate((NCCL, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
-                                   "void nvshmem::barrier_kernel<int>(int)")):  # fmt: skip
-        trace.launch(10 * number).kernel(name, 10 * number + 5, 2)
-    assert timeline(trace).partitions[0].communication_ns >= 4_000
-
-
-def test_a_step_owns_what_it_launched(load):
-    trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
-    trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
-        NCCL, 20, 12, stream=9
-    )
-    trace.launch(21).kernel("gemm", 24, 10)
-    (records,) = read_records(load(trace))
-    assert device_steps(records.devices[0]) == (
-        DeviceStep(0, 0, 1, 20_000, 0, 6_000),
-        DeviceStep(0, 0, 2, 10_000, 0, 0),
-    )
 
 
 US = 1000

@@ -126,15 +126,6 @@ def test_what_is_known_of_a_call(resolved, name, overload, input_types, known):
 
 
 class TestNative:
-    def test_a_place_has_its_grades_and_its_link(self, resolved):
-        facts = resolved("aten::_softmax", "")
-        assert facts.overload_grade is Grade.RELEASE_INDEX
-        assert facts.location == SourceLocation(
-            f"{NATIVE}/cuda/SoftMax.cu", Grade.RELEASE_INDEX, 1091, 1097, Grade.RELEASE_INDEX,
-            f"{LINK}/{NATIVE}/cuda/SoftMax.cu#L1091-L1097",
-        )  # fmt: skip
-        assert facts.details["yaml_url"] == f"{LINK}/{NATIVE}/native_functions.yaml#L{facts.yaml_line}"
-
     @cases("name", "units", "functor", "stub", "at")
     def test_how_it_reaches_the_device(self, resolved, name, units, functor, stub, at):  # noqa: PLR0917
         text = f"at::native::{functor}(at::TensorIteratorBase&)::{{lambda(float)#1}}"
