@@ -74,15 +74,6 @@ def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_o
     assert not any(one.is_gain_known for one in found if one not in sure)
 
 
-def test_an_overlapping_promise_is_not_summed(advise_on):
-    """TF32 and 16 bits gain from the same products; together they exceed what these take."""
-    values = {**ill(), "hosts": [host(11 * MS, MS, launches=20)], "waits": ()}
-    found = advise_on(ill_program(), **values)
-    gains = [only(found, code).estimated_gain_ns_per_step or 0 for code in ("tf32_off", "reduced_precision")]
-    assert all(gain < 11 * MS for gain in gains)
-    assert not any("total" in finding.evidence for finding in found)
-
-
 def test_a_set_sets_one_thing_in_one_way():
     def together(*codes):
         rules = [rule_book().rules[f"advice.{code}"] for code in codes]

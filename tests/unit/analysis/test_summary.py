@@ -129,17 +129,6 @@ def test_a_saved_session_says_the_same(load, tmp_path, summary):
     assert vars(again) == vars(summary)
 
 
-def test_launches_are_grouped_by_geometry_longest_first(load):
-    built = TraceBuilder().operator("a", 0, 50)
-    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
-        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
-    built.launch(9).kernel("k", 150, 3, grid=None)
-    (kernel,) = Summary(load(built)).kernels
-    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
-        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
-    ]  # fmt: skip
-
-
 def test_operators_without_a_name(load):
     built = TraceBuilder().operator("x", 0, 10, **{"Input Dims": []}).launch(1).kernel("k", 20, 5)
     built.events[0]["name"] = None

@@ -63,18 +63,6 @@ def test_every_product_in_recorded_traces_is_told(recorded_names):
     assert untold == _UNTOLD
 
 
-@pytest.mark.exhaustive(few=False)
-def test_words_of_a_name_agree_with_the_evidence(recorded_names):
-    for name in recorded_names:
-        use = tensor_core_use(decode(name), DataType.FP16, "9.0")
-        if re.search(r"ffma|_simt_|scudnn|(?:volta|ampere|maxwell)_[sd]gemm", name):
-            assert use is ELIGIBLE, name
-        elif re.search(r"nvjet|tensorop|_tensor\d|wgmma|_s\d{4,5}gemm|MmaTensorOp", name) and is_product(
-            decode(name)
-        ):
-            assert use is USED, name
-
-
 @pytest.fixture(scope="module")
 def recorded_names(shared):
     """Names of device activities, taken from the text: a tenth of the time of loading the traces."""

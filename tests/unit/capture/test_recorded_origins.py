@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 import opscope  # noqa: E402
 from opscope.capture import recording  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.cli import main  # noqa: E402
 from opscope.errors import DependencyError, InputError  # noqa: E402
 from opscope.model.origin import RecordedKernel, RecordedUnit  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
@@ -48,14 +47,6 @@ def test_profile(tmp_path):
 def test_profile_call(tmp_path):
     opscope.profile_call(work, output_dir=tmp_path)[1].close()
     assert read_sidecar(tmp_path / "trace.opscope.json").kernels == (ORIGIN,)
-
-
-@pytest.mark.exhaustive(few=False)
-def test_a_sweep(tmp_path):
-    sizes = ["--batch-sizes", "1", "--seq-lens", "8", "--param", "layers=1", "hidden=16", "--device", "cpu"]
-    command = ["profile", "transformer", *sizes, "--skip-benchmark", "--output-dir", str(tmp_path), "--json"]
-    assert main(command) == 0
-    assert read_sidecar(tmp_path / "transformer_trace_bs1_seq8.opscope.json").kernels == (ORIGIN,)
 
 
 def test_libraries_that_cannot_be_read_break_nothing(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from opscope.hardware.devices import DataType, cuda_capability, devices, match_d
 ALL = devices()
 NVIDIA = [one for one in ALL if one.gfx_target is None]
 AMD = [one for one in ALL if one.gfx_target is not None]
-GIB = 1024**3
 # Published figures are rounded, and some stated at a clock a little below the boost clock.
 ROUNDING = 0.03
 
@@ -228,16 +227,6 @@ def test_an_ambiguous_name_is_none_and_contradicting_facts_win():
     assert match.spec.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert (match.spec.sm_count, match.spec.peaks) == (124, ())
     assert match.reason == "what was reported of 'NVIDIA A100-SXM4-80GB' fits none of A100 SXM 80 GB"
-
-
-def test_an_unknown_device_is_what_was_reported_of_it():
-    match = match_device("NVIDIA H21", compute_capability="9.0", memory_bytes=96 * GIB, sm_count=78)
-    found = match.spec
-    assert (found.name, found.sm_count, found.memory_bytes) == ("NVIDIA H21", 78, 96 * GIB)
-    assert found.architecture.name == "Hopper"
-    assert found.evidence is SpecEvidence.DEVICE_PROPERTIES
-    assert found.source_of("sm_count") == DEVICE_PROPERTIES
-    assert found.memory_bandwidth_bytes_per_s is None
 
 
 def test_a_mig_slice_has_its_own_size_and_no_peaks():

@@ -54,23 +54,6 @@ class TestTypes:
         assert numbers == strings
         assert numbers == [[("1", "1")], [(1, 5_000)], [(0, 7, 101, "external_id")]]
 
-    def test_values_of_another_type_spoil_no_other_event(self, load):
-        values = ["x1", {"a": 1}, [5], 2**70, None, ""]
-        trace = TraceBuilder()
-        for at, value in enumerate(values):
-            trace.event("cpu_op", "a", 10 * at, 2, 1, {"External id": value, "Input Dims": [[1]]})
-        rows = load(trace).query("SELECT external_id, input_shapes FROM operators")
-        assert rows == [(None, "[[1]]")] * len(values)
-        trace = TraceBuilder().operator("a", 1, 2).operator("b", 5, 2, **{"Sequence number": "odd"})
-        trace.launch(6).kernel("k", 9, 4, **{"registers per thread": "many", "shared memory": 2**60})
-        session = load(trace)
-        assert session.query("SELECT name, external_id, self_device_ns FROM operators ORDER BY 2") == [
-            ("a", 1, 0),
-            ("b", 2, 4_000),
-        ]
-        columns = "device, grid_x, registers_per_thread, shared_memory_bytes"
-        assert session.query(f"SELECT {columns} FROM device_activities") == [(0, 4, None, None)]
-
     def test_a_grid_in_other_words_or_none(self, load):
         known = ["[1, 2, 3]", [1.0, 2, 3]]
         unknown = [{"x": 1}, [], None, 5, ["a", "b", "c"], "grid(1024,)"]

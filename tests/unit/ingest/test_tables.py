@@ -508,42 +508,6 @@ def test_half_a_character_in_a_header_is_replaced(load):
     assert load(text).query("SELECT backend, properties->>'traceName' FROM traces") == [("?", "?")]
 
 
-def test_several_ranks_share_a_session(load, make_trace):
-    def rank(number):
-        return (
-            TraceBuilder(distributedInfo={"rank": number})
-            .step(1, 0, 50).operator("aten::mm", 10, 20)
-            .launch(12).kernel("shared name", 30, 5 + number)
-            .kernel(f"name of {number}", 40, 1)
-        )  # fmt: skip
-
-    session = load([make_trace(rank(n), f"rank{n}.json") for n in range(3)])
-    assert session.query(
-        "SELECT trace_id, name, sum(duration_ns)::BIGINT FROM device_activities "
-        "JOIN kernel_names USING (name_id) GROUP BY ALL ORDER BY 1, 2 DESC"
-    ) == [
-        (0, "shared name", 5_000), (0, "name of 0", 1_000),
-        (1, "shared name", 6_000), (1, "name of 1", 1_000),
-        (2, "shared name", 7_000), (2, "name of 2", 1_000),
-    ]  # fmt: skip
-    assert session.scalar("SELECT count(*) FROM kernel_names") == 4
-    for table, column in [
-        ("operators", "operator_id"), ("runtime_calls", "runtime_call_id"), ("threads", "thread_id"),
-        ("device_activities", "activity_id"), ("annotations", "annotation_id"),
-    ]:  # fmt: skip
-        assert session.scalar(f"SELECT count(*) = count(DISTINCT {column}) FROM {table}"), table
-    joined = """SELECT count(*) FROM device_activities a JOIN operators o USING (operator_id)
-        JOIN runtime_calls c USING (runtime_call_id)
-        WHERE a.trace_id = o.trace_id AND c.trace_id = o.trace_id"""
-    assert session.scalar(joined) == 6
-    assert session.query("SELECT trace_id, device_ns FROM steps ORDER BY 1") == [
-        (0, 6_000),
-        (1, 7_000),
-        (2, 8_000),
-    ]
-    assert all(check.holds for check in session.check())
-
-
 @pytest.mark.exhaustive(few=False)
 def test_a_small_trace_is_the_same_optimized_or_not(load):
     trace = TraceBuilder(deviceProperties=[H200])

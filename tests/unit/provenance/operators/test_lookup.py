@@ -2,7 +2,6 @@ import pytest
 
 from case_tables import cases
 from opscope.errors import InputError
-from opscope.model.location import Grade
 from opscope.provenance import installation, packaged
 from opscope.provenance import native_functions as lookup
 from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for
@@ -25,19 +24,6 @@ def test_the_grade_says_how_near_the_table_is(version, recognized, answers, grad
 @cases("version", "nearest")
 def test_the_nearest_release(version, nearest):
     assert installation.nearest_release(version, ("2.6.0", "2.11.0", "2.13.0", "2.14.1")) == nearest
-
-
-def test_packaged_releases_and_their_neighbors():
-    assert {"2.6.0", "2.11.0", "2.13.0", "2.14.1"} <= set(packaged_versions())
-    for version in packaged_versions():
-        table = packaged_table(version)
-        assert (table.version, len(table.git_version)) == (version, 40)
-        assert len(table.functions) > 3000
-        assert len(table.derivatives) > 600
-    assert packaged_table("2.12.0a0") is None
-    assert packaged_table(None) is None
-    table = table_for("2.4.1")
-    assert (table.version, table.grade) == (packaged_versions()[0], Grade.NEIGHBOR_VERSION)
 
 
 def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):

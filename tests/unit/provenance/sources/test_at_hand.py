@@ -100,13 +100,6 @@ def torch(tmp_path):
     return tmp_path / "torch"
 
 
-def test_the_nearest_release(monkeypatch):
-    monkeypatch.setattr(sources, "indexed_versions", lambda: ("3.1.0", "3.5.0"))
-    monkeypatch.setattr(sources, "source_index", lambda version: version)
-    nearest = [sources.nearest_index(one) for one in ("3.2.0+cu130", "3.4.1", "9.0.0", None)]
-    assert nearest == ["3.1.0", "3.5.0", "3.5.0", "3.5.0"]
-
-
 def test_lines_from_a_checkout_or_the_installation(monkeypatch, torch, tmp_path):
     pretend_installed(monkeypatch, torch)
     checkout = tmp_path / "checkout"
