@@ -55,19 +55,10 @@ def test_three_files_a_configuration_and_a_summary(opscope, out):
     assert "bs2_seq8" in page.read_text("utf-8")
     assert "bs2_seq8: " in outcome.err
     stats = json.loads((out / "profiling_stats_bs2_seq8.json").read_text("utf-8"))
-    assert (
-        stats["config"].items() >= {"workload": "bert", "batch_size": 2, "device": "cpu", "steps": 2}.items()
-    )
-    assert stats["config"]["parameters"] > 0
-    assert stats["environment"]["torch"]
-    assert stats["benchmark"] is None
-    assert stats["summary"]["total_cuda_time_ms"] == 0.0
-    assert stats["summary"]["total_cpu_time_ms"] > 0
+    assert (stats["config"]["workload"], stats["config"]["batch_size"]) == ("bert", 2)
     assert stats["summary"]["wall_time_ms_per_step"] > 0
     assert stats["step"]["unrecorded_ms"]["samples"] >= 6
-    assert stats["step"]["recorded_ms"] > 0
     assert "Step, median (95 %)" in outcome.out
-    assert stats["top_aten_operators"][0]["self_cpu_time_ms"] > 0
     assert "report.cpu_time" in {finding["code"] for finding in stats["findings"]}
     report = (out / "kernel_analysis_report_bs2_seq8.md").read_text("utf-8")
     assert "## 4. Top operators" in report

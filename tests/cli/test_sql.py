@@ -45,9 +45,7 @@ def test_names_repeat_zones_are_text_and_wide_rows_are_records(opscope, recordin
     assert opscope("sql", recording, "SELECT * FROM operators", "--json").json[0]["name"]
 
 
-@pytest.mark.parametrize(
-    "statement", ["DESCRIBE operators", "FROM traces", "SHOW TABLES", "EXPLAIN SELECT 1", "VALUES (1)"]
-)
+@cases("statement")
 def test_other_ways_to_ask_work(opscope, recording, statement):
     assert opscope("sql", recording, statement).code == 0
 

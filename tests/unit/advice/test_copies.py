@@ -2,6 +2,7 @@
 
 import pytest
 
+from case_tables import cases
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
 
@@ -104,11 +105,7 @@ def test_what_a_program_in_cuda_waits_for(load, builder, found):
     assert codes(assess(load(builder)).advice or ()) == found
 
 
-@pytest.mark.parametrize(
-    ("begins_us", "way", "said"),
-    [(20, "HtoD", "as kernels touch them"), (4200, "HtoD", ""), (4200, "DtoH", "as the host touches them")],
-    ids=["touched", "fetched", "read"],
-)
+@cases("begins_us", "way", "said")
 def test_pages_that_come_as_they_are_touched(load, begins_us, way, said):
     builder = TraceBuilder(deviceProperties=[H200]).launch(0, 2, name="cudaMemPrefetchAsync")
     builder.launch(10, 2).kernel("add(float*)", begins_us, 5000, grid=[400, 1, 1])

@@ -96,14 +96,7 @@ def test_a_wait_counts_of_the_step_without_the_recorder(advise_on, recorder_ns, 
     assert ("host_sync" in codes(found)) is is_told
 
 
-@pytest.mark.parametrize(
-    ("operator", "calls", "words"),
-    [
-        ("aten::to", 1, "results.copy_"),
-        ("aten::item", 16, "loss.detach()"),
-        ("aten::item", 17, "torch.stack(results).tolist()"),
-    ],
-)
+@cases("operator", "calls", "words")
 def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later_or_at_once(
     advise_on, asked, operator, calls, words
 ):
@@ -217,9 +210,7 @@ def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, 
         assert dropped == {(0, 1_100_000, 2_600_000), (0, 5_100_000, 6_650_000)}
 
 
-@pytest.mark.parametrize(
-    ("place", "is_told"), [("aten::stack", True), ("aten::split", False), ("cudaLaunchKernel", False)]
-)
+@cases("place", "is_told")
 def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(advise_on, place, is_told):
     """Views and calls of the driver are none: no thread loads a kernel ahead of its first launch."""
     gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)

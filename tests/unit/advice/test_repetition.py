@@ -105,9 +105,7 @@ def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path):
     assert found.estimated_gain_ns_per_step == pytest.approx(1.1e6, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("is_whole", "change"), [(True, "# accuracy = score()   # nothing reads its result"), (False, None)]
-)
+@cases("is_whole", "change")
 def test_what_nothing_reads_goes(tmp_path, *, is_whole, change):
     work = UnusedWork(LINE, ((4, 12),), "accuracy = score()", is_whole)
     with session_of(tmp_path, unused=[work]) as session:

@@ -138,9 +138,7 @@ def test_sizes_that_differ_are_found(job, how):
     assert not job(one(0, [8, 9]), one(1, [8, 9]), one(2, [8, 9])).collectives.findings
 
 
-@pytest.mark.parametrize(
-    ("third", "words"), [([1, 3], "no number 2,"), ([1], "no number after 1, where others went on to 3")]
-)
+@cases("third", "words")
 def test_a_rank_that_leaves_a_collective_out_is_found(job, third, words):
     whole = [rank(number, [50] * 3, **RECORD, Seq=[1, 2, 3]) for number in range(2)]
     found = job(*whole, rank(2, [50] * len(third), **RECORD, Seq=third)).collectives.findings

@@ -90,9 +90,7 @@ def test_a_call_of_several_kernels_has_no_ratio(load, report_of):
     assert found.no_ratio_reason == "a call issues 2 device activities, of which this is one"
 
 
-@pytest.mark.parametrize(
-    "name", ["bert_bs8_seq128_infer", "bert_train_bf16", "gpt2_generate_fp16", "misc_ops_fp32"]
-)
+@cases("name")
 def test_launches_of_a_real_recording_are_found_again_and_never_wrongly(
     load, report_of, kernel, shared, name
 ):

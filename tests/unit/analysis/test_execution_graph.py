@@ -198,28 +198,6 @@ def test_work_of_before_occupies_the_stream(load):
     assert model.step_ns == 400 * US
 
 
-@pytest.mark.parametrize(
-    ("builder", "error"),
-    [
-        (
-            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
-            .operator("aten::add", 90, 10).launch(92, 4).kernel("late", 600, 500),
-            0.1 / 1.1,
-        ),
-        # Without a correlation id it could have come at once.
-        (
-            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 450)
-            .operator("aten::mm", 20, 9).launch(22).kernel("gemm", 500, 900, stream=9, correlation=999),
-            400 / 1400,
-        ),
-    ],
-)  # fmt: skip
-def test_what_nothing_explains_is_counted(load, builder, error):
-    model = model_of(load, builder)
-    assert model.graph.missing_edges == 1
-    assert model.recorded_error == pytest.approx(error)
-
-
 @pytest.mark.parametrize("share", [0.95, 0.6, 0.3])
 def test_a_step_that_was_timed_is_met_where_the_host_decides(load, share):
     model = model_of(load, launch_bound())

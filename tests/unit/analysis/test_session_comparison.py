@@ -105,16 +105,6 @@ def test_a_difference_within_the_threshold_is_none(load):
     assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
 
 
-@pytest.mark.exhaustive(few=False)
-def test_few_steps_give_no_verdict(compare):
-    comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 200}, count=3))
-    assert comparison.verdict is Verdict.AMBIGUOUS
-    assert comparison.total.ratio_interval is None
-    assert comparison.total.ratio == pytest.approx(2, abs=1e-4)
-    assert "compare.no_interval" in [finding.code for finding in comparison.findings]
-    assert gate_reasons(comparison, FailOn.SLOWER) == ()
-
-
 def test_other_numbers_of_steps_are_compared_per_step(compare):
     comparison = compare(steps({"aten::mm": 100}, count=8), steps({"aten::mm": 100}, count=16))
     assert comparison.total.ratio == pytest.approx(1, abs=1e-4)

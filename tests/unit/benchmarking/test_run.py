@@ -240,39 +240,23 @@ def test_a_profiler_or_ceilings_that_fail_cost_no_more_than_they_tell():
     assert "bench.no_ceilings" in codes(result)
 
 
-def test_the_ceiling_that_binds_is_the_one_with_the_longer_floor():
-    ceilings = (COPY, Ceiling("matrix_float32", 1e9, "flop", "a fake"))
-    names = []
+def test_the_ceiling_that_binds_has_the_longer_floor_and_an_implementation_one_of_its_own():
+    asked = []
 
-    def measure_ceilings(device, wanted, timer, **options):
-        names.extend(wanted)
-        return ceilings
+    def measure_ceilings(device, names, timer, **options):
+        asked.extend(names)
+        return (COPY, *(Ceiling(name, 1e9, "flop", "a fake") for name in names if "copy" not in name))
 
+    other = implementation("other", matrix_ceiling="matrix_tf32")
     result = run(
-        problem_of(implementation("reference"), flop_count=5000, matrix_ceiling="matrix_float32"),
+        problem_of(implementation("reference"), other, flop_count=5000, matrix_ceiling="matrix_float32"),
         measure_ceilings=measure_ceilings,
     )
     row = result.rows[0]
-    assert names == ["copy", "copy_large", "matrix_float32"]
-    assert row.ceiling == "matrix_float32"
+    assert asked == ["copy", "copy_large", "matrix_float32", "matrix_tf32"]
+    assert [row.ceiling for row in result.rows] == ["matrix_float32", "matrix_tf32"]
     assert row.ceiling_fraction == pytest.approx(5000 / row.median_ns)
     assert row.flop_per_s == pytest.approx(5000 / row.median_ns * 1e9)
-
-
-def test_an_implementation_has_a_matrix_ceiling_of_its_own():
-    def measure_ceilings(device, wanted, timer, **options):
-        return tuple(Ceiling(name, 1e9, "flop", "a fake") for name in wanted if name != "copy")
-
-    result = run(
-        problem_of(
-            implementation("reference"),
-            implementation("other", matrix_ceiling="matrix_tf32"),
-            flop_count=5000,
-            matrix_ceiling="matrix_float32",
-        ),
-        measure_ceilings=measure_ceilings,
-    )
-    assert [row.ceiling for row in result.rows] == ["matrix_float32", "matrix_tf32"]
 
 
 def interrupt_at_sample(number):

@@ -42,9 +42,7 @@ def test_pressure_is_that_of_the_last_ten_seconds(monkeypatch, tmp_path, text, f
     assert collect_environment().cpu_pressure_fraction == fraction
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (0, None), (None, None)]
-)
+@cases("number", "text")
 def test_cudnn_numbers_of_both_kinds(number, text):
     assert cudnn_text(number) == text
 

@@ -252,9 +252,7 @@ def test_a_search_comes_with_the_capabilities_of_what_it_found():
     assert [one.compute_capability for one in search_devices("volta").architectures] == ["7.0", "7.2"]
 
 
-@pytest.mark.parametrize(
-    ("words", "similar"), [("h210", "H200 SXM"), ("sm_95", "sm_90"), ("hoper", "Hopper")]
-)
+@cases("words", "similar")
 def test_unknown_words_are_an_error_that_names_similar_ones(words, similar):
     with pytest.raises(InputError, match=f"'{words}'") as caught:
         search_devices(words)

@@ -86,19 +86,6 @@ class TestFolder:
         assert again.name.startswith("nvidia-h200-")
         assert limits.read_measured(again).rates[0].per_s == 1.0
 
-    def test_the_newest_is_the_last(self, make_measured, tmp_path):
-        for day, facts in (
-            ("2026-11-03T00:00:00+00:00", {"driver": "1"}),
-            ("2026-11-04T23:30:00+00:00", {"driver": "3"}),
-            ("2026-11-04T22:00:00+00:00", {"driver": "2"}),
-            ("2026-11-02T00:00:00+00:00", L4),
-        ):
-            limits.cache_measured(tmp_path, make_measured(created=day, **facts))
-        usable, ignored = limits.read_folder(tmp_path)
-        assert [one.driver for one in usable] == ["580.159.04", "1", "2", "3"]
-        assert ignored == ()
-        assert limits.read_folder(tmp_path / "none") == ([], ())
-
     def test_a_slice_goes_by_its_profile(self, make_measured):
         measured = make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16)
         assert limits.spec_of(measured).name == "H200 SXM MIG 1g.18gb"

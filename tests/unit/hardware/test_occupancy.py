@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from case_tables import cases
 from opscope.hardware.architectures import architecture, architectures
-from opscope.hardware.occupancy import Limiter, active_blocks, static_occupancy, waves_of
+from opscope.hardware.occupancy import active_blocks, static_occupancy, waves_of
 
 CAPABILITIES = [one.compute_capability for one in architectures()]
 
@@ -54,32 +54,6 @@ def test_empty_and_filled_slots_are_all_slots(blocks, sm_count, threads):
     assert 0 <= found.tail_loss < 1
     assert found.tail_loss == pytest.approx(1 - blocks / (passes * found.slots), abs=1e-9)
     assert (passes - 1 + found.tail_fraction) * found.slots == pytest.approx(blocks)
-
-
-def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
-    found = static_occupancy("9.0", registers=16, shared_bytes=0)
-    assert [block.threads for block in found.blocks] == [128, 256, 512]
-    assert [block.occupancy for block in found.blocks] == [1.0, 1.0, 1.0]
-    assert (found.best.threads, found.best.occupancy) == (1024, 1.0)
-    assert found.reason is None
-    found = static_occupancy("8.6", registers=18, shared_bytes=0)
-    assert (found.best.threads, found.best.occupancy) == (768, 1.0)
-    assert found.largest_threads == 1024
-
-
-def test_what_limits_a_kernels_blocks():
-    found = static_occupancy("9.0", [128, 512, 1024], registers=128, shared_bytes=0)
-    small, middle, large = found.blocks
-    assert (small.occupancy, small.active.limiters) == (0.25, (Limiter.REGISTERS,))
-    assert middle.occupancy == 0.25
-    assert large.active is None
-    assert found.largest_threads == 512
-    # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
-    (block,) = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024).blocks
-    assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
-    found = static_occupancy("9.0", [128, 256], registers=32, shared_bytes=0, max_threads=192)
-    assert [block.active is None for block in found.blocks] == [False, True]
-    assert found.largest_threads == 192
 
 
 def test_what_cannot_start_or_is_not_known_has_a_reason():

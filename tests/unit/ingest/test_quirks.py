@@ -310,9 +310,7 @@ class TestErrors:
             load([good, bad])
         assert caught.value.source == str(bad)
 
-    @pytest.mark.parametrize(
-        ("option", "value"), [("memory_limit", one) for one in ("nonsense", "-1GB", "")] + [("threads", 0)]
-    )
+    @cases("option", "value")
     def test_a_memory_limit_or_number_of_threads_that_is_none(self, load, option, value):
         with pytest.raises(InputError):
             load(TraceBuilder().operator("a", 1, 2), **{option: value})

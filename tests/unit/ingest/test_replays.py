@@ -4,13 +4,11 @@ import pytest
 
 import opscope
 from fakes import TraceBuilder
-from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.replays import Capture, CapturedEvent, CapturedLaunch, Replay, match, with_nodes
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
-from opscope.report.advice import headline
 
 from .test_recorded import sidecar
 
@@ -108,12 +106,19 @@ def test_the_capture_may_be_in_the_trace_itself(load):
     assert session.query(REPLAYS) == [(1, 2, "capture_phase", "kernel_sequence", None)]
 
 
-def test_a_capture_of_another_model_is_refused_and_said(load, make_trace):
-    capture = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "capture.json")
-    session = load(replayed(TraceBuilder()), captures=[capture])
+@pytest.mark.parametrize(
+    ("names", "graph_names", "said"),
+    [
+        (("gemm", "mul"), ("gemm", "add"), "its launch 2 is add, in the capture mul"),
+        (("gemm", "add"), ("gemm", "add", "add"), "the graph has 3 kernels, copies and sets, the capture"),
+    ],
+)
+def test_a_capture_of_another_model_is_refused_and_said(load, make_trace, names, graph_names, said):
+    capture = make_trace(captured(TraceBuilder(), names=names), "capture.json")
+    session = load(replayed(TraceBuilder(), names=graph_names), captures=[capture])
     ((graph, _, source, evidence, reason),) = session.query(REPLAYS)
     assert (graph, source, evidence) == (1, None, None)
-    assert "its launch 2 is add, in the capture mul" in reason
+    assert said in reason
     (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
     assert "could not be opened" in finding.message
 
@@ -123,12 +128,6 @@ def test_a_file_without_a_capture_is_named(load, make_trace):
     session = load(replayed(TraceBuilder()), captures=[other])
     (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
     assert f"{other} holds no capture of a CUDA graph" in finding.message
-
-
-@pytest.mark.exhaustive(few=False)
-def test_a_capture_of_another_length_is_refused(load, capture):
-    session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
-    assert "the graph has 3 kernels, copies and sets, the capture" in session.query(REPLAYS)[0][4]
 
 
 def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(load):
@@ -142,16 +141,6 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
     messages = " ".join(f"{one.message} {one.suggestion}" for one in session.findings())
     assert "custom_op" not in messages
     assert "--capture CAPTURE" in messages
-
-
-@pytest.mark.exhaustive(few=False)
-def test_what_replays_hide_is_told_on_the_first_screen(load, capture):
-    closed, opened = (
-        str(headline(Summary(load(replayed(TraceBuilder()), captures=one)).complete()))
-        for one in ([], [capture])
-    )
-    assert "100.0 % in CUDA graphs whose operators are unknown" in closed
-    assert "CUDA graphs" not in opened
 
 
 def test_a_closed_replay_inside_an_operator_stays_with_it(load):
@@ -172,22 +161,22 @@ def test_replays_of_several_graphs_may_interleave(load, make_trace):
     assert {row[2] for row in session.query(ROWS)} == {"graph_sequence"}
 
 
-def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace):
+@pytest.mark.parametrize(
+    ("ids", "modules"),
+    [
+        ([{"graph id": (one, one)} for one in (21, 22, 21)], ["Net_0", "Net_1", "Net_0"]),
+        ([{}, {}], ["Net_0", "Net_1"]),
+    ],
+    ids=["by their ids", "without ids in the order of capture"],
+)
+def test_graphs_of_equal_layers_are_told_apart(load, make_trace, ids, modules):
     """Also where one was replayed more often than another."""
-    layers = captured(captured(TraceBuilder()), 50, module="Net_1")
-    capture = make_trace(layers, "capture.json")
-    trace = TraceBuilder()
-    for at, graph in enumerate((21, 22, 21)):
-        replayed(trace, 100 * (at + 1), **{"graph id": (graph, graph)})
-    session = load(trace, captures=[capture])
-    assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2 + ["Net_0"] * 2
-
-
-@pytest.mark.exhaustive(few=False)
-def test_graphs_of_equal_layers_without_ids_are_replayed_in_the_order_of_capture(load, make_trace):
     capture = make_trace(captured(captured(TraceBuilder()), 50, module="Net_1"), "capture.json")
-    session = load(replayed(replayed(TraceBuilder()), 200), captures=[capture])
-    assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2
+    trace = TraceBuilder()
+    for at, graph in enumerate(ids):
+        replayed(trace, 100 * (at + 1), **graph)
+    session = load(trace, captures=[capture])
+    assert [name for (name,) in session.query(MODULES)] == [one for one in modules for _ in range(2)]
 
 
 def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, make_trace):

@@ -169,9 +169,7 @@ class TestBrokenEvents:
 
 
 class TestChunks:
-    @pytest.mark.parametrize(
-        ("chunk_bytes", "name"), [(1_000, "a"), (300, 'q"},{"ph":"X","name":"'), (1 << 20, "a")]
-    )
+    @cases("chunk_bytes", "name")
     def test_cuts_change_nothing(self, load, monkeypatch, chunk_bytes, name):
         trace = TraceBuilder()
         for index in range(60):

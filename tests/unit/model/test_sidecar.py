@@ -108,8 +108,6 @@ def test_a_frame_is_parsed(name, parts):
     assert parse_frame(name) == FrameName(*parts)
 
 
-@pytest.mark.parametrize(
-    "name", ["<built-in function len>", "nn.Module: Linear_0", "", "a.py(99999999999999999999): f"]
-)
+@cases("name")
 def test_what_is_no_function_of_python(name):
     assert parse_frame(name) is None

@@ -14,19 +14,6 @@ def entries(summary, config, latency):
     ]
 
 
-def test_the_document_keeps_every_configuration(summary, config, latency):
-    done, failed = sweep_json(entries(summary, config, latency))["configurations"]
-    assert (done["status"], failed["status"], failed["error"]) == ("complete", "failed", "out of memory")
-    assert done["summary"]["total_cuda_time_ms"] == 10.0
-    assert done["latency_ms"] == {"median": 5.0, "p5": 4.1, "p95": 5.9}
-    assert done["throughput_sequences_per_s"] == 1_600.0
-    times = {"self_cuda_time_ms": 6.0, "self_cpu_time_ms": 0.8}
-    assert done["top_operator"] == {"name": "aten::addmm", **times, "fraction": 0.6}
-    assert done["files"]["stats"] == "profiling_stats_bs8_seq128.json"
-    assert failed["summary"]["total_cuda_time_ms"] is None
-    assert failed["top_operator"] is None
-
-
 def test_reports(summary, cpu_summary, config, latency, expect):
     time = UnrecordedTime(4e6, 3.9e6, 4.2e6, 12, 0.96, 1, StepClockKind.DEVICE, StepKind.PERIOD)
     stepping = summary.having(measured_steps=(MeasuredStep(0, 9.5e6, 3.6e6, time),))

@@ -65,9 +65,7 @@ def test_training_is_never_only_claimed(program):
             build(f"{program}:{name}", train=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("bare_module", "module without inputs"), ("number", "returned a int")]
-)
+@cases("name", "message")
 def test_what_a_factory_cannot_return(program, name, message):
     with pytest.raises(InputError, match=message):
         build(f"{program}:{name}")

@@ -65,13 +65,6 @@ def test_by_module_or_operator(load, by, above, backward):
     }
 
 
-def test_host_time_is_each_ones_own(load):
-    found = only(load(trace()), weight=StackWeight.CPU)
-    assert found["train.py(3): step"] == 2 * 540_000
-    assert found["train.py(3): step > <built-in method f of X> > nn.Module: Net_0 > aten::linear"] == 20_000
-    assert sum(found.values()) == 2 * (600_000 + 60_000)
-
-
 @cases("by", "message")
 def test_what_was_not_recorded_is_said(load, by, message):
     one = TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20).launch(5).kernel("gemm", 50, 4)

@@ -23,16 +23,12 @@ def test_what_changes_its_first_argument(text, is_inplace):
     assert parse_schema(text).is_inplace is is_inplace
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"), [("add_", "add"), ("__ior__", "__or__"), ("__and__", "__and__"), ("mm", "mm")]
-)
+@cases("name", "plain")
 def test_the_variant_that_changes_nothing(name, plain):
     assert out_of_place(name) == plain
 
 
-@pytest.mark.parametrize(
-    "text", ["", "relu", "relu(Tensor self)", "(Tensor self) -> Tensor", "f(Tensor) -> ()"]
-)
+@cases("text")
 def test_what_is_no_schema_is_refused(text):
     with pytest.raises(ValueError, match="not a"):
         parse_schema(text)

@@ -38,9 +38,7 @@ def test_the_tables_that_are_asked(load, record, torch, version, grade, asked): 
 class TestLines:
     """`softmax_cuda_out`, line 1091 of the index, of a release whose libraries tell a range, 1420 to 1447."""
 
-    @pytest.mark.parametrize(
-        ("torch", "shown"), [("2.11.0", "1420–1447 bracket"), ("2.11.0a0+nv25.01", "≈1420 neighbor_version")]
-    )
+    @cases("torch", "shown")
     def test_a_range_is_of_the_users_own_release(self, load, record, torch, shown):
         evidence = gathered(load(record(trace(), torch=torch)))
         source = evidence.sources[-1]

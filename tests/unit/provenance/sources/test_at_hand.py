@@ -61,9 +61,7 @@ def test_lines_of_a_file(root, line, end_line, lines):
     assert sources.read_lines(FILE, line, end_line, [root]) == lines
 
 
-@pytest.mark.parametrize(
-    "file", ["../secret.cu", "aten/../../secret.cu", "/etc/passwd", "", "a\0b", "none.cu", "aten", ".."]
-)
+@cases("file")
 def test_nothing_outside_the_roots(root, file):
     assert sources.read_lines(file, 1, None, [root]) is None
 

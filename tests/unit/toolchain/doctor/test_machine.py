@@ -12,7 +12,6 @@ from opscope.toolchain.doctor import machine as asked
 from opscope.toolchain.doctor.machine import (
     Counters,
     Driver,
-    ExaminedMachine,
     Gpu,
     ProgramFacts,
     Torch,
