@@ -31,7 +31,7 @@ SPEAKERS = (
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",
     "ingest/nsys_reading.py:export_findings",
     "ingest/quality.py", "ingest/replays.py",
-    "model/benchmark.py", "model/comparison.py", "model/location.py", "model/origin.py",
+    "model/benchmark.py", "model/comparison.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py",
     "nvcc/compile.py:findings_of", "nvcc/compile.py:_more_registers",
     "operators/collective_costs.py", "operators/effects.py",

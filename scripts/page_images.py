@@ -22,11 +22,11 @@ from opscope.model.benchmark import BenchmarkResult
 from opscope.model.comparison import ComparisonOptions
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
-from opscope.report.html.page import render_page, session_page
-from opscope.report.html.result_charts import (
+from opscope.report.html.charts import (
     benchmark_charts,
     workload_charts,
 )
+from opscope.report.html.page import render_page, session_page
 from opscope.report.sweep import sweep_document, sweep_json, sweep_record
 from opscope.results import load, summarize
 

@@ -9,8 +9,7 @@ from typing import Any
 from opscope.capture.dataflow import DataflowWatch
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock
-from opscope.model.environment import Environment
-from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
+from opscope.model.sidecar import Environment, RecordedSchedule, RecordedSettings, Sidecar
 
 
 def benchmark_result(*rows, **fields):

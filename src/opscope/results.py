@@ -102,7 +102,7 @@ def load(
             )
         return Session.open(sources[0])
     from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
-    from opscope.provenance.demangle import demangle  # noqa: PLC0415
+    from opscope.provenance.kernel_names.cxx_name import demangle  # noqa: PLC0415
     from opscope.toolchain.nsys import readable_source  # noqa: PLC0415
 
     with ExitStack() as opened:
@@ -169,7 +169,7 @@ def advised(session: Session, *, ceilings: Source | None = None, by: str | None 
     """What `summarize` gives, with sections that are computed when asked for, while the Session is open."""
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
-    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.provenance.packaged import cache_folder  # noqa: PLC0415
 
     file = None if ceilings is None else Path(ceilings)
     return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file, by=by)

@@ -5,7 +5,7 @@ import pytest
 from opscope.cli.console import write_page
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
-from opscope.report.html.result_charts import benchmark_charts
+from opscope.report.html.charts import benchmark_charts
 from opscope.report.ncu import ncu_document
 from opscope.report.sweep import sweep_document
 from opscope.report.tables import stats_tables_document

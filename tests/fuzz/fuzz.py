@@ -46,9 +46,9 @@ from opscope.errors import OpscopeError
 from opscope.extraction.alone_calls import alone_calls, extracted
 from opscope.hardware.limits import read_measured
 from opscope.ingest.memory_snapshot import read_memory_snapshot
-from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
+    Environment,
     ProgramLine,
     RecordedDataflow,
     RecordedModule,

@@ -14,7 +14,7 @@ import pytest
 
 import opscope
 from opscope.model.files import scratch_prefix
-from opscope.provenance.cache import kept
+from opscope.provenance.packaged import kept
 
 from .fuzz import device_code, trace_text
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import opscope
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.summary import Summary
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 
 RECORDED = Path(__file__).parent / "recorded"
 

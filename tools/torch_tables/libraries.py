@@ -18,7 +18,7 @@ from opscope.provenance import torch_releases
 from opscope.provenance.binaries.device_code import host_stem, path_strings, paths_by_name, repository_root
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
-from opscope.provenance.demangle import demangle_all
+from opscope.provenance.kernel_names.cxx_name import demangle_all
 from opscope.provenance.sources import Moved, Segment, SourceIndex, StoredLines, moved_in
 from opscope.provenance.torch_releases import Library, ReleaseTable, Unit
 

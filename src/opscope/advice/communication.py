@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.straggler import RankDifference
+from opscope.analysis.collectives import RankDifference
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
 from opscope.model.queries import sql, summed

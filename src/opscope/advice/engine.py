@@ -26,8 +26,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     products,
     repetition,
 )
-from opscope.advice.capture import differing, in_the_way
-from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
+from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun, differing, in_the_way
 from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.step_model import Gain, GraphChange, StepBound, StepModel
 from opscope.analysis.summary import BestSet, Summary

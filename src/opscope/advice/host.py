@@ -9,16 +9,15 @@ from operator import methodcaller
 
 import msgspec
 
-from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, capture_of, finds, in_the_way, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import columns
 from opscope.analysis.step_model import Gain, StepBound, StepModel
 from opscope.analysis.timeline.records import CALL_NAMES_SQL
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import OPEN, Applicability
-from opscope.model.location import is_program_file, parse_frame
+from opscope.model.origin import is_program_file, parse_frame
 from opscope.model.queries import grouped, sql
 from opscope.provenance.native_functions import EVALUATE
 from opscope.provenance.serving import ServingPhase

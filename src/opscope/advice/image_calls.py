@@ -14,11 +14,10 @@ import msgspec
 
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import CallEfficiency
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
-from opscope.operators.arguments import TensorArgument, parse_arguments
-from opscope.operators.element_types import item_size_bytes
+from opscope.operators.arguments import TensorArgument, item_size_bytes, parse_arguments
 from opscope.operators.windows import ConvolutionShapes, convolution_shapes
 
 _FEW_CHANNELS = 4  # of an input image: convolutions have no kernels on tensor cores for so few

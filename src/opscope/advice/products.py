@@ -20,14 +20,14 @@ from opscope.advice.profiled_run import (
     time_of,
 )
 from opscope.advice.rules import Rule
-from opscope.analysis.roofline import Bound, CallEfficiency
-from opscope.analysis.step_model import GraphChange
-from opscope.analysis.tensor_cores import (
+from opscope.analysis.launch_quality import (
     TensorCoreUse,
     has_tensor_cores_for,
     operand_type,
     tensor_core_use,
 )
+from opscope.analysis.roofline import Bound, CallEfficiency
+from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments

@@ -19,17 +19,16 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenan
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
-from opscope.model.location import Grade, SourceLocation
 from opscope.model.notebook import Shown
+from opscope.model.origin import Grade, SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
-from opscope.provenance.demangle import demangle
-from opscope.provenance.installation import installed_torch
+from opscope.provenance.kernel_names.cxx_name import demangle
 from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY
 from opscope.provenance.native_functions import OperatorTable, packaged_versions, table_for
 from opscope.provenance.resolution.resolvers import session_of_names
 from opscope.provenance.sources import is_unit, nearest_index
-from opscope.provenance.torch_releases import recognize, release_versions
+from opscope.provenance.torch_releases import installed_torch, recognize, release_versions
 from opscope.text_enum import TextEnum
 from opscope.visible_text import is_shown_as
 

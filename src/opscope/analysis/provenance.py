@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.model.location import Grade, SourceLocation, weakest
+from opscope.model.origin import Grade, SourceLocation, weakest
 from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoded_kernel import title_of

@@ -18,9 +18,10 @@ from functools import cached_property
 
 import msgspec
 
-from opscope.analysis.launch_quality import LaunchQuality, common_device
-from opscope.analysis.tensor_cores import (
+from opscope.analysis.launch_quality import (
+    LaunchQuality,
     TensorCoreUse,
+    common_device,
     is_product,
     operand_type,
     passes_of,

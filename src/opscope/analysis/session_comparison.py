@@ -42,7 +42,7 @@ from opscope.model.comparison import (
     VariantChange,
 )
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of

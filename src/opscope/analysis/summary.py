@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from opscope.analysis.collectives import JobCollectives, read_collectives
+from opscope.analysis.collectives import JobCollectives, Straggler, find_straggler, read_collectives
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
@@ -32,7 +32,6 @@ from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.roofline import Efficiency, measure_efficiency
 from opscope.analysis.step_model import StepExecution, StepModel, step_model
-from opscope.analysis.straggler import Straggler, find_straggler
 from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.measure import join_timelines, measure_timeline
 from opscope.analysis.timeline.values import Timeline, WindowKind
@@ -51,16 +50,16 @@ from opscope.analysis.totals import (
 from opscope.analysis.watched_steps import HostLine
 from opscope.hardware.limits import DeviceLimits
 from opscope.ingest.quality import is_of_torch
-from opscope.model.environment import Environment
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.finding import Finding
-from opscope.model.location import Grade
 from opscope.model.notebook import Shown
+from opscope.model.origin import Grade
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.model.sidecar import Environment
 
 if TYPE_CHECKING:
-    from opscope.analysis.counter_commands import OperatorImprovement
+    from opscope.analysis.counters import OperatorImprovement
 
 # Of a long trace's steps so many calls are simulated: each change takes some ten simulations of all of them.
 _MOST_SIMULATED_CALLS = 1 << 17
@@ -371,7 +370,7 @@ class Summary(Shown):
     @cached_property
     def improvements(self) -> Mapping[str, OperatorImprovement]:
         """Possible improvements of the most expensive kernels, by operator."""
-        from opscope.analysis.counter_commands import find_improvements  # noqa: PLC0415 - not for a screen
+        from opscope.analysis.counters import find_improvements  # noqa: PLC0415 - not for a screen
 
         return find_improvements(self.operators, self.quality, self.efficiency)
 

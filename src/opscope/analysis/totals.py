@@ -19,7 +19,7 @@ import numpy as np
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
 from opscope.errors import InputError
 from opscope.launches.facts import LaunchGeometry
-from opscope.model.location import SourceLocation
+from opscope.model.origin import SourceLocation
 from opscope.model.queries import grouped, sql, summed
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered

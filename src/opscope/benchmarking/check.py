@@ -20,7 +20,7 @@ from opscope.benchmarking.inputs import copied, map_tensors, named_tensors, tens
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
-from opscope.operators.element_types import element_type
+from opscope.operators.arguments import element_type
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
 _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side

@@ -48,8 +48,8 @@ from opscope.model.benchmark import (
     DeviceState,
     Status,
 )
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding
+from opscope.model.sidecar import Environment
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 

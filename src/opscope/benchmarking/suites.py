@@ -25,7 +25,7 @@ from opscope.benchmarking.problem import Implementation, Inputs, Problem
 from opscope.errors import InputError, MeasurementError
 from opscope.kernels.triton import decide_interpreter, load_triton
 from opscope.model.benchmark import Engine
-from opscope.operators.element_types import element_type
+from opscope.operators.arguments import element_type
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
 
 _Function = Callable[..., Any]

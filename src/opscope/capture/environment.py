@@ -18,7 +18,7 @@ from opscope._version import __version__
 from opscope.errors import DependencyError
 from opscope.hardware.devices import cpu_name
 from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_text
-from opscope.model.environment import Environment, GpuInfo, rank_of
+from opscope.model.sidecar import Environment, GpuInfo, rank_of
 from opscope.workloads.runtime import require_torch
 
 _PRESSURE = Path("/proc/pressure/cpu")

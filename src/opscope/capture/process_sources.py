@@ -30,8 +30,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opscope.model.location import is_program_file, parse_frame
-from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
+from opscope.model.origin import (
+    RecordedKernel,
+    RecordedSource,
+    SourceEvidence,
+    SourceKind,
+    is_program_file,
+    parse_frame,
+)
 from opscope.model.queries import grouped
 from opscope.model.sidecar import RecordedModule, RecordedStructure
 from opscope.provenance.generated_code import CompiledGraph, parse_graph, parse_tracking

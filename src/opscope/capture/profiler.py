@@ -45,11 +45,11 @@ from opscope.capture.recording import (
     require_no_profiler,
 )
 from opscope.errors import CaptureError, DependencyError, InputError
-from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
 from opscope.model.origin import Gap
 from opscope.model.sidecar import (
     SIZE_LIMIT,
+    Environment,
     RecordedDataflow,
     RecordedSchedule,
     RecordedSettings,

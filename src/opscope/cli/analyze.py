@@ -13,7 +13,7 @@ from opscope.errors import InputError
 from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
 from opscope.ingest.source import OtherRecorderError
 from opscope.model.files import write_text
-from opscope.provenance.demangle import demangle
+from opscope.provenance.kernel_names.cxx_name import demangle
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.json_encoding import versions

@@ -41,7 +41,7 @@ from opscope.report.benchmark import (
     suite_list_json,
 )
 from opscope.report.document import Section
-from opscope.report.html.result_charts import benchmark_charts
+from opscope.report.html.charts import benchmark_charts
 
 if TYPE_CHECKING:  # imports DuckDB
     from opscope.extraction.alone_calls import StepGain

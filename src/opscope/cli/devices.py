@@ -22,7 +22,7 @@ from opscope.hardware.limits import (
     save_measured,
     spec_of,
 )
-from opscope.provenance.cache import cache_folder
+from opscope.provenance.packaged import cache_folder
 from opscope.report.machine import (
     device_details_document,
     device_list_document,

@@ -53,7 +53,7 @@ def extract(
     from opscope.extraction.starts import StartKind  # noqa: PLC0415
     from opscope.hardware.driver import visible_gpus  # noqa: PLC0415
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
-    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.provenance.packaged import cache_folder  # noqa: PLC0415
     from opscope.report.extraction import call_list_document, call_text, readme  # noqa: PLC0415
 
     if call is not None and every is not None:

@@ -20,7 +20,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from opscope import api
-from opscope.analysis.counter_commands import plan_by_profile, plan_by_recording
+from opscope.analysis.counters import plan_by_profile, plan_by_recording
 from opscope.benchmarking.user_problem import call_files
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED

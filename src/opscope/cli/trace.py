@@ -31,7 +31,7 @@ from opscope.model.finding import Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.binaries import recorded_origins
-from opscope.provenance.cache import cache_folder
+from opscope.provenance.packaged import cache_folder
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load

@@ -40,12 +40,11 @@ from opscope.cupti.recording import (
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
 from opscope.ingest.wording import finding
-from opscope.model.environment import Environment, GpuInfo
 from opscope.model.files import replacing
 from opscope.model.finding import RECORDER_KEY, Finding, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
-from opscope.provenance.demangle import demangle_all
+from opscope.model.sidecar import Environment, GpuInfo, RecordedSchedule, RecordedSettings, Sidecar
+from opscope.provenance.kernel_names.cxx_name import demangle_all
 from opscope.toolchain.programs import signal_name
 from opscope.visible_text import without_secrets
 

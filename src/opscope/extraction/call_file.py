@@ -24,11 +24,12 @@ from opscope.operators.arguments import (
     ScalarArgument,
     TensorArgument,
     TensorListArgument,
+    element_type_of_code,
+    element_type_of_scalar,
     is_number,
     type_of,
 )
 from opscope.operators.distinct_calls import Collective
-from opscope.operators.element_types import element_type_of_code, element_type_of_scalar
 from opscope.operators.given_arguments import SeenCall
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared

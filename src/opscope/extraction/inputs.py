@@ -21,13 +21,13 @@ from opscope.model.sidecar import GivenTensor, GivenValues
 from opscope.operators.arguments import (
     Argument,
     CallArguments,
+    ElementKind,
     ScalarArgument,
     TensorArgument,
     TensorListArgument,
     broadcast,
     type_of,
 )
-from opscope.operators.element_types import ElementKind
 
 VALUES = packaged_toml(__package__, "input_values.toml")
 MADE_SMALLER = "Made smaller (--scale "

@@ -18,9 +18,15 @@ from string import Template
 from typing import Any, NamedTuple
 
 from opscope.data import packaged_text, packaged_toml
-from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, is_number, type_of
+from opscope.operators.arguments import (
+    CallArguments,
+    TensorArgument,
+    broadcast,
+    element_type_of_code,
+    is_number,
+    type_of,
+)
 from opscope.operators.effects import ContradictionError
-from opscope.operators.element_types import element_type_of_code
 from opscope.operators.operator_table import effects_by_rules
 from opscope.text_enum import TextEnum
 

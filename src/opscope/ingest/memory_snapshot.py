@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from opscope.errors import InputError
-from opscope.model.location import is_program_file
+from opscope.model.origin import is_program_file
 from opscope.model.queries import grouped
 
 PICKLED = re.compile(rb"\x80[\2-\5]")

@@ -38,10 +38,10 @@ from opscope.ingest.replays import Demangle
 from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile, other_file
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of
 from opscope.ingest.wording import asked, finding
-from opscope.model.environment import RANK_VARIABLES, rank_of
 from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
+from opscope.model.sidecar import RANK_VARIABLES, rank_of
 
 # Some other program may be writing it; a second tells a slow write from a held lock.
 _LOCK_TIMEOUT_S = 1.0

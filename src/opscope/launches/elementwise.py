@@ -16,8 +16,7 @@ from typing import Any
 
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import Expected, LaunchFacts, Prediction, ceil_div, ceiling, shape_text
-from opscope.operators.arguments import ScalarArgument, TensorArgument, broadcast
-from opscope.operators.element_types import item_size_bytes
+from opscope.operators.arguments import ScalarArgument, TensorArgument, broadcast, item_size_bytes
 from opscope.provenance.categories import category_of
 from opscope.units import counted
 

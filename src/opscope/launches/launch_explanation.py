@@ -20,7 +20,7 @@ from opscope.data import packaged_toml
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import elementwise, matrix_product, rows
 from opscope.launches.facts import LaunchFacts, Prediction, extent_text
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction
 

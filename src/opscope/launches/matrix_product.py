@@ -27,8 +27,8 @@ from opscope.launches.facts import (
     extents,
     shape_text,
 )
-from opscope.model.location import Grade
-from opscope.operators.element_types import item_size_bytes
+from opscope.model.origin import Grade
+from opscope.operators.arguments import item_size_bytes
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.operators.windows import convolution_shapes
 from opscope.units import format_fraction

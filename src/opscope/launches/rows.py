@@ -13,8 +13,8 @@ from typing import Any
 
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts, Prediction, ceil_div, extents, shape_text
+from opscope.operators.arguments import item_size_bytes
 from opscope.operators.effects import ContradictionError, UnrecordedError
-from opscope.operators.element_types import item_size_bytes
 from opscope.operators.products import attention_sizes
 from opscope.operators.reductions import REDUCTIONS, Rows, normalized_rows, reduced_dimensions, rows_along
 from opscope.provenance.kernel_names.cxx_name import template_arguments

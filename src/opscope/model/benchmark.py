@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from opscope.errors import MeasurementError
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding
 from opscope.model.notebook import Shown
+from opscope.model.sidecar import Environment
 from opscope.text_enum import TextEnum
 
 

@@ -23,7 +23,7 @@ from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
-from opscope.provenance.demangle import demangle
+from opscope.provenance.kernel_names.cxx_name import demangle
 from opscope.toolchain.programs import run_program
 from opscope.visible_text import first_lines
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from opscope.model.session import Session
+from opscope.operators.arguments import element_type_of_scalar
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
-from opscope.operators.element_types import element_type_of_scalar
 
 # Names of libraries and recorders, by the first of these that they hold without underscores.
 _PATTERNS = (

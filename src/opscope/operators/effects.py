@@ -15,13 +15,16 @@ import msgspec
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
     CallArguments,
+    ElementKind,
+    ElementType,
     ScalarArgument,
     TensorArgument,
     distinct_elements,
+    element_type,
+    element_type_of_code,
     is_number,
     type_of,
 )
-from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
 from opscope.text_enum import MeaningEnum
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
-from opscope.operators.arguments import CallArguments, TensorArgument, type_of
+from opscope.operators.arguments import CallArguments, ElementType, TensorArgument, type_of
 from opscope.operators.distinct_calls import DistinctCall
 from opscope.operators.effects import (
     CallCost,
@@ -26,7 +26,6 @@ from opscope.operators.effects import (
     known,
     require,
 )
-from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step
 

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TypeAlias
 
-from opscope.operators.arguments import CallArguments, TensorArgument, type_of, with_list_types
+from opscope.operators.arguments import (
+    CallArguments,
+    TensorArgument,
+    element_type_of_code,
+    type_of,
+    with_list_types,
+)
 from opscope.operators.effects import (
     INT64,
     CallEffects,
@@ -32,7 +38,6 @@ from opscope.operators.effects import (
     wanted_type,
     without,
 )
-from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]

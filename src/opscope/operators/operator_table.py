@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.operators import moving, pointwise, products, reductions, windows
-from opscope.operators.arguments import CallArguments, type_of
+from opscope.operators.arguments import CallArguments, ElementKind, type_of
 from opscope.operators.effects import (
     CallCost,
     CallEffects,
@@ -26,7 +26,6 @@ from opscope.operators.effects import (
     computing_type,
     rows,
 )
-from opscope.operators.element_types import ElementKind
 
 FAMILIES = (moving, pointwise, reductions, windows, products)
 OPERATORS: Mapping[str, Operator] = {

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opscope.data import packaged_toml
-from opscope.operators.arguments import CallArguments, ScalarArgument, TensorArgument, broadcast, type_of
+from opscope.operators.arguments import (
+    CallArguments,
+    ElementType,
+    ScalarArgument,
+    TensorArgument,
+    broadcast,
+    type_of,
+)
 from opscope.operators.effects import (
     BOOL,
     CallEffects,
@@ -28,7 +35,6 @@ from opscope.operators.effects import (
     to_float,
     without,
 )
-from opscope.operators.element_types import ElementType
 
 
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:

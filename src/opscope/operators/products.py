@@ -8,7 +8,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, type_of
+from opscope.operators.arguments import (
+    CallArguments,
+    ElementKind,
+    ElementType,
+    TensorArgument,
+    broadcast,
+    element_type,
+    element_type_of_code,
+    type_of,
+)
 from opscope.operators.effects import (
     FLOAT32,
     CallEffects,
@@ -29,7 +38,6 @@ from opscope.operators.effects import (
     results,
     without,
 )
-from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
 
 # Matrix products: their sizes, results and operations: 2 for each pair of elements that meet.
 #

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from opscope.operators.arguments import CallArguments, TensorArgument, type_of
+from opscope.operators.arguments import CallArguments, ElementType, TensorArgument, type_of
 from opscope.operators.effects import (
     BOOL,
     FLOAT32,
@@ -37,7 +37,6 @@ from opscope.operators.effects import (
     wanted_type,
     without,
 )
-from opscope.operators.element_types import ElementType
 from opscope.operators.pointwise import common_shape
 
 # Operations are those of each element of the input: what is done once for each result does not count.

@@ -20,10 +20,10 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.model.location import Grade, weakest
+from opscope.model.origin import Grade, weakest
 from opscope.model.queries import grouped
-from opscope.provenance.installation import nearest_release
 from opscope.provenance.packaged import TableFormat, lazy_pattern
+from opscope.provenance.torch_releases import nearest_release
 
 _ANNOTATION = lazy_pattern(r"\(([^()]*)\)")
 _DUNDER = lazy_pattern(r"__([^_]+)__")

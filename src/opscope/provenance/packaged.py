@@ -1,11 +1,17 @@
-"""The data of provenance: in the package, tables of a release under `<version>/<file name>`.
+"""The data of provenance, in the package and in the user's cache.
 
-A table of facts is stored as MessagePack within zstandard, with the number of its format in front.
+Tables of a release lie under `<version>/<file name>`. A table of facts is stored as MessagePack within
+zstandard, with the number of its format in front. What lies in the cache can be made again: readers rebuild
+what they cannot use.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +21,7 @@ import msgspec
 import zstandard
 
 from opscope.errors import InputError
+from opscope.model.files import replacing
 
 
 def packaged_path(*parts: str) -> Path:
@@ -95,3 +102,41 @@ class TableFormat(msgspec.Struct, Generic[Stored], frozen=True, eq=False):
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror})", source=path) from error
         return self.decode(content, path)
+
+
+Kept = TypeVar("Kept")
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/opscope`, else `~/.cache/opscope`; for a user without a home, a temporary folder.
+
+    It may not exist yet.
+
+    Source: XDG Base Directory Specification 0.8; a relative `XDG_CACHE_HOME` is to be ignored.
+    """
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if configured.is_absolute():
+        return configured / "opscope"
+    try:
+        return Path.home() / ".cache" / "opscope"
+    except RuntimeError:
+        return Path(tempfile.gettempdir(), "opscope")
+
+
+def kept(
+    path: Path,
+    decode: Callable[[bytes], Kept | None],
+    make: Callable[[], Kept],
+    encode: Callable[[Kept], bytes],
+) -> Kept:
+    """What a file in the cache holds; if it is absent or damaged, what `make` gives, kept for the next time.
+
+    A cache that cannot be written costs time only.
+    """
+    with suppress(OSError, InputError):
+        if (found := decode(path.read_bytes())) is not None:
+            return found
+    made = make()
+    with suppress(InputError), replacing(path) as partial:
+        partial.write_bytes(encode(made))
+    return made

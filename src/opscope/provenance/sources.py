@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.provenance.generated_code import LARGEST_FILE_BYTES, is_generated
-from opscope.provenance.installation import COMMIT, nearest_release, package_folders
 from opscope.provenance.native_functions import Place
 from opscope.provenance.packaged import TableFormat, lazy_pattern
+from opscope.provenance.torch_releases import COMMIT, nearest_release, package_folders
 
 
 class Definition(msgspec.Struct, frozen=True):

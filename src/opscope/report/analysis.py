@@ -19,10 +19,9 @@ from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.benchmark import Latency
-from opscope.model.environment import Environment
 from opscope.model.finding import Severity
 from opscope.model.schema import Attribution
-from opscope.model.sidecar import StepPlace
+from opscope.model.sidecar import Environment, StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
 from opscope.report.advice import advice_blocks, advice_sections, headline, remarks

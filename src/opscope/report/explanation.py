@@ -8,7 +8,7 @@ from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.model.queries import grouped
 from opscope.provenance.categories import category_title
 from opscope.provenance.sources import is_unit

@@ -36,7 +36,7 @@ from opscope.errors import InputError
 from opscope.ingest.source import find_traces, is_export, local_text
 from opscope.ingest.staging import locate_events
 from opscope.model.files import replacing
-from opscope.model.location import parse_frame
+from opscope.model.origin import parse_frame
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import UNKNOWN

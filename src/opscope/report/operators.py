@@ -13,9 +13,9 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import Bound, CallEfficiency, Roofline
 from opscope.analysis.summary import Summary
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.totals import OperatorTotal
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit

@@ -14,14 +14,14 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal
 from opscope.launches.launch_explanation import Heading
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.provenance.kernel_names.vocabulary import MEANING_OF_FAMILY
 from opscope.report import document as doc
 from opscope.report.names import INDEX
 from opscope.units import format_count, format_fraction
 
 if TYPE_CHECKING:
-    from opscope.analysis.counter_commands import OperatorImprovement
+    from opscope.analysis.counters import OperatorImprovement
 
 _UNKNOWN = "unknown"
 _CALLED = 4

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind
-from opscope.analysis.straggler import RankStep
+from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind, RankStep
 from opscope.analysis.summary import Summary
 from opscope.model.queries import summed
 from opscope.report import document as doc

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from opscope.analysis.collectives import CollectiveTotal
-from opscope.analysis.counter_commands import Improvement, OperatorImprovement
+from opscope.analysis.collectives import CollectiveTotal, RankDifference, Straggler
+from opscope.analysis.counters import Improvement, OperatorImprovement
 from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_files
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
@@ -25,7 +25,6 @@ from opscope.analysis.program.places import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.roofline import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.step_model import StepExecution
-from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import StepStatistics, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal, RangeTotal
@@ -34,8 +33,8 @@ from opscope.hardware.occupancy import Waves
 from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Statement
 from opscope.model.benchmark import Latency
-from opscope.model.environment import Environment
-from opscope.model.location import SourceLocation
+from opscope.model.origin import SourceLocation
+from opscope.model.sidecar import Environment
 from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators

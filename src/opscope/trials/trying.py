@@ -455,8 +455,8 @@ def expected(folder: Path, *, note: Callable[[str], object]) -> ExpectedGains:
     from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.ingest.reader import load  # noqa: PLC0415
-    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
-    from opscope.provenance.demangle import demangle  # noqa: PLC0415
+    from opscope.provenance.kernel_names.cxx_name import demangle  # noqa: PLC0415
+    from opscope.provenance.packaged import cache_folder  # noqa: PLC0415
 
     failed, trace = folder / rounds.NO_RECORDING, folder / "trace.json"
     if failed.exists() or not trace.exists():

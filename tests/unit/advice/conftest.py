@@ -10,11 +10,11 @@ import pytest
 import opscope
 from fakes import H200, TraceBuilder
 from opscope.advice import advise
+from opscope.analysis.collectives import find_straggler
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.step_model import Gain, HostSpeed
-from opscope.analysis.straggler import find_straggler
 from opscope.analysis.summary import Summary
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import HostTime, Timeline, TimePartition
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence

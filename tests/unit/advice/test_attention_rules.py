@@ -5,7 +5,7 @@ import pytest
 from case_tables import cases
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
-from opscope.analysis.tensor_cores import TensorCoreUse
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
 from opscope.operators.products import AttentionSizes

@@ -5,8 +5,7 @@ import json
 import pytest
 
 import opscope
-from opscope.advice.capture import capture_of, differing
-from opscope.advice.profiled_run import ProfiledRun
+from opscope.advice.profiled_run import ProfiledRun, capture_of, differing
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker

@@ -8,10 +8,10 @@ from case_tables import cases
 from fakes import TraceBuilder
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.step_model import Gain
 from opscope.analysis.summary import Summary
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding

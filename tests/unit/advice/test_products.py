@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import Bound
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
 

@@ -27,7 +27,7 @@ from opscope.model.benchmark import (
     Verdict,
 )
 from opscope.model.comparison import ComparisonOptions, FailOn, Presence
-from opscope.model.environment import Environment, GpuInfo
+from opscope.model.sidecar import Environment, GpuInfo
 
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 

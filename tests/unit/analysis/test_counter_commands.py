@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from case_tables import cases
 from fakes import H200, TraceBuilder
 from opscope import load
-from opscope.analysis.counter_commands import (
+from opscope.analysis.counters import (
     Launch,
     Topic,
     best_window,

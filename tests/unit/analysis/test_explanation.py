@@ -6,7 +6,7 @@ from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.explanation import Subject, explain
 from opscope.errors import InputError
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 
 from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 

@@ -4,7 +4,7 @@ import pytest
 
 from fakes import TraceBuilder
 from opscope.advice import assess
-from opscope.analysis.missing_edges import MOST_UNEXPLAINED
+from opscope.analysis.step_model import MOST_UNEXPLAINED
 from opscope.analysis.summary import Summary
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -6,7 +6,7 @@ import pytest
 
 from fakes import TraceBuilder
 from opscope.advice import assess
-from opscope.analysis.missing_edges import MOST_UNEXPLAINED
+from opscope.analysis.step_model import MOST_UNEXPLAINED
 from opscope.analysis.summary import Summary
 from opscope.cli import main
 

@@ -9,7 +9,7 @@ import opscope
 from fakes import TraceBuilder
 from opscope.analysis.provenance import Accuracy, limited, read_provenance
 from opscope.analysis.summary import Summary
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.model.queries import sql
 from opscope.provenance.resolution.resolvers import session_of_names
 

@@ -6,7 +6,13 @@ import re
 import pytest
 
 from case_tables import cases
-from opscope.analysis.tensor_cores import TensorCoreUse, is_product, operand_type, passes_of, tensor_core_use
+from opscope.analysis.launch_quality import (
+    TensorCoreUse,
+    is_product,
+    operand_type,
+    passes_of,
+    tensor_core_use,
+)
 from opscope.hardware.devices import DataType
 from opscope.provenance.kernel_names.decoder import decode
 

@@ -15,7 +15,7 @@ from opscope.model.benchmark import (
     KernelUse,
     Status,
 )
-from opscope.model.environment import Environment
+from opscope.model.sidecar import Environment
 
 torch = pytest.importorskip("torch")
 

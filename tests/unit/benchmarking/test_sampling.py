@@ -4,7 +4,7 @@ from fakes import FakeTimer, scripted
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, DeviceState, Verdict
-from opscope.model.environment import Environment
+from opscope.model.sidecar import Environment
 
 SECOND_NS = 1_000_000_000
 COOL = DeviceState(at_ns=0)

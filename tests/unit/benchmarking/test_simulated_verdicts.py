@@ -8,7 +8,7 @@ from fakes import FakeTimer
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, Verdict
-from opscope.model.environment import Environment
+from opscope.model.sidecar import Environment
 
 RUNS = 20
 ENVIRONMENT = Environment(python="3", platform="Linux", opscope="0")

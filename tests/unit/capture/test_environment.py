@@ -9,7 +9,7 @@ from opscope.capture import environment as module
 from opscope.capture.environment import collect_environment, launched_as
 from opscope.errors import DependencyError
 from opscope.hardware.driver import cudnn_text
-from opscope.model.environment import RANK_VARIABLES, GpuInfo
+from opscope.model.sidecar import RANK_VARIABLES, GpuInfo
 
 
 def test_versions_without_torch(monkeypatch):

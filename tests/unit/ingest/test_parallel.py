@@ -22,7 +22,7 @@ from opscope.ingest import reader
 from opscope.ingest.source import find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
-from opscope.provenance.demangle import demangle
+from opscope.provenance.kernel_names.cxx_name import demangle
 from opscope.report.summary_json import analysis_json
 from opscope.results import load, summarize
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opscope.model.location import Grade, SourceLocation, weakest
+from opscope.model.origin import Grade, SourceLocation, weakest
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import pytest
 from case_tables import cases
 from fakes import sidecar as made_sidecar
 from opscope.errors import CaptureError, InputError
-from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
-from opscope.model.location import FrameName, is_program_file, parse_frame
+from opscope.model.origin import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
+    Environment,
+    GpuInfo,
     StepKind,
     StepPlace,
     UnrecordedStep,

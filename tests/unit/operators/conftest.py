@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from opscope.operators.arguments import (
+    ELEMENT_TYPES,
     CallArguments,
     ScalarArgument,
     TensorArgument,
     TensorListArgument,
+    element_type,
+    element_type_of_code,
     is_number,
     parse_arguments,
     with_list_types,
 )
-from opscope.operators.element_types import ELEMENT_TYPES, element_type, element_type_of_code
 
 from .notation import tensor_text
 

@@ -10,8 +10,7 @@ import json
 import re
 from math import prod
 
-from opscope.operators.arguments import parse_arguments, with_list_types
-from opscope.operators.element_types import element_type
+from opscope.operators.arguments import element_type, parse_arguments, with_list_types
 
 _TENSOR = re.compile(r"(?P<type>\w+)\[(?P<shape>[\d,]*)\](?:@\[(?P<strides>[\d,]*)\])?")
 

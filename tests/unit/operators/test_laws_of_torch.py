@@ -6,9 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from opscope.operators.arguments import ScalarArgument, TensorArgument, distinct_elements
+from opscope.operators.arguments import ELEMENT_TYPES, ScalarArgument, TensorArgument, distinct_elements
 from opscope.operators.effects import ContradictionError, promote, promoted_type
-from opscope.operators.element_types import ELEMENT_TYPES
 from opscope.operators.operator_table import cost_by_rules, effects_by_rules
 
 pytestmark = [

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from case_tables import cases
-from opscope.provenance.cache import cache_folder
+from opscope.provenance.packaged import cache_folder
 
 
 @cases("configured", "folder")

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from opscope.provenance import demangle as demangle_module
-from opscope.provenance.demangle import demangle, demangle_all
+from opscope.provenance.kernel_names import cxx_name as demangle_module
+from opscope.provenance.kernel_names.cxx_name import demangle, demangle_all
 
 pytestmark = pytest.mark.skipif(demangle_module._runtime() is None, reason="no C++ runtime here")
 

@@ -3,20 +3,20 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from case_tables import cases
-from opscope.provenance import installation
-from opscope.provenance.installation import installed_torch, package_folders, parse_version
+from opscope.provenance import torch_releases
+from opscope.provenance.torch_releases import installed_torch, package_folders, parse_version
 
 
 @cases("text", "version")
 def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, version):
-    monkeypatch.setattr(installation, "package_folders", lambda name: (tmp_path,))
+    monkeypatch.setattr(torch_releases, "package_folders", lambda name: (tmp_path,))
     assert installed_torch() is None
     (tmp_path / "version.py").write_text(text)
     assert installed_torch() == version
 
 
 def test_without_torch_no_build_is_known(monkeypatch):
-    monkeypatch.setattr(installation, "package_folders", lambda name: ())
+    monkeypatch.setattr(torch_releases, "package_folders", lambda name: ())
     assert installed_torch() is None
 
 
@@ -26,11 +26,11 @@ def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monke
     def fail(name):
         raise ValueError(name)
 
-    monkeypatch.setattr(installation, "find_spec", fail)
+    monkeypatch.setattr(torch_releases, "find_spec", fail)
     assert package_folders("torch") == ()
     spec = ModuleSpec("torch", None)
     spec.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
+    monkeypatch.setattr(torch_releases, "find_spec", lambda name: spec)
     assert package_folders("torch") == (tmp_path,)
 
 

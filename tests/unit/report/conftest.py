@@ -11,9 +11,9 @@ from opscope.analysis.summary import DeviceTime, StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.benchmark import Latency
-from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
+from opscope.model.sidecar import Environment, GpuInfo
 from opscope.report.document import Document, FactList, Section, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from opscope._version import __version__
-from opscope.analysis.counter_commands import Improvement, OperatorImprovement, Topic
+from opscope.analysis.counters import Improvement, OperatorImprovement, Topic
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
 from opscope.analysis.program.places import ProgramTotals
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.summary import Summary
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline import values
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence

@@ -15,8 +15,8 @@ from opscope.model.benchmark import (
     Status,
     Verdict,
 )
-from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
+from opscope.model.sidecar import Environment, GpuInfo
 from opscope.report import benchmark
 from opscope.report.document import Document
 

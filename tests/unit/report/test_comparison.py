@@ -9,7 +9,7 @@ from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
 from opscope.model.comparison import Presence, TimeChange
-from opscope.model.environment import Environment
+from opscope.model.sidecar import Environment
 from opscope.report import comparison
 from opscope.report.document import Strong
 from opscope.report.json_encoding import to_json

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import opscope
 from opscope.analysis import explanation as analysis
 from opscope.analysis.provenance import NativeFunctionUse
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.report.explanation import explanation_document, operator_functions
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown

@@ -6,7 +6,7 @@ from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import Accuracy, GeneratedCode, KernelFacts, NativeFunctionUse
 from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Heading, LaunchExplanation, Statement
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.report import provenance
 from opscope.report.document import Code
 from opscope.report.explanation import distinct_titles

@@ -24,7 +24,7 @@ from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.ingest.source import natural_order
 from opscope.model.files import UNREADABLE_JSON
-from opscope.model.location import FrameName, is_program_file, parse_frame
+from opscope.model.origin import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import RecordedStructure

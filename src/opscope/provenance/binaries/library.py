@@ -22,9 +22,8 @@ from opscope.errors import InputError
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.binaries.device_code import embedded_kernels, holds_device_code, with_source_paths
 from opscope.provenance.binaries.elf import ElfFile, open_elf
-from opscope.provenance.cache import cache_folder, kept
-from opscope.provenance.demangle import demangle_all
-from opscope.provenance.packaged import TableFormat, lazy_pattern
+from opscope.provenance.kernel_names.cxx_name import demangle_all
+from opscope.provenance.packaged import TableFormat, cache_folder, kept, lazy_pattern
 from opscope.provenance.torch_releases import HashMap, PackedMap, numbered_sets, packed_map, text_hash
 
 _HIP_SECTION = ".hip_fatbin"

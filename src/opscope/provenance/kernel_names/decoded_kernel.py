@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from opscope.data import packaged_toml
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part
 from opscope.provenance.kernel_names.vocabulary import (
     CATEGORY_OF_FAMILY,

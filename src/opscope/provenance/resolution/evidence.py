@@ -11,13 +11,15 @@ from typing import Any
 
 import msgspec
 
-from opscope.model.location import Grade, SourceLocation, weakest
 from opscope.model.origin import (
+    Grade,
     OperatorRegistration,
     RecordedKernel,
     RecordedSource,
     RecordedUnit,
     SourceEvidence,
+    SourceLocation,
+    weakest,
 )
 from opscope.model.queries import grouped
 from opscope.model.session import Session

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.model.files import UNREADABLE_JSON
-from opscope.model.location import Grade, SourceLocation, weakest
+from opscope.model.origin import Grade, SourceLocation, weakest
 from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category

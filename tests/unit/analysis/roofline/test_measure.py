@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from case_tables import cases
 from fakes import TraceBuilder
-from opscope.analysis.launch_quality import common_device
+from opscope.analysis.launch_quality import TensorCoreUse, common_device
 from opscope.analysis.roofline import (
     Efficiency,
     efficiency_of,
@@ -16,7 +16,6 @@ from opscope.analysis.roofline import (
     work_by_kernel,
     work_of_call,
 )
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import match_limits
 from opscope.operators.session_costs import CostedCall, fill_costs

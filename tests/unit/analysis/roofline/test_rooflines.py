@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from case_tables import cases
+from opscope.analysis.launch_quality import TensorCoreUse
 from opscope.analysis.roofline import (
     Bound,
     Roofline,
@@ -15,7 +16,6 @@ from opscope.analysis.roofline import (
     memory_limit,
     roofline_of,
 )
-from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.operators.effects import CallCost, FlopSource
 

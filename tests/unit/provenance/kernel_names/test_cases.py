@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tomli
 
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.provenance.kernel_names.decoder import decode
 
 CASES = [

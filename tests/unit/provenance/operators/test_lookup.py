@@ -2,8 +2,8 @@ import pytest
 
 from case_tables import cases
 from opscope.errors import InputError
-from opscope.provenance import installation, packaged
 from opscope.provenance import native_functions as lookup
+from opscope.provenance import packaged, torch_releases
 from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for
 
 
@@ -23,7 +23,7 @@ def test_the_grade_says_how_near_the_table_is(version, recognized, answers, grad
 
 @cases("version", "nearest")
 def test_the_nearest_release(version, nearest):
-    assert installation.nearest_release(version, ("2.6.0", "2.11.0", "2.13.0", "2.14.1")) == nearest
+    assert torch_releases.nearest_release(version, ("2.6.0", "2.11.0", "2.13.0", "2.14.1")) == nearest
 
 
 def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.provenance.native_functions import holds_stacks, resolve
 
 RECORDED = Path(__file__).with_name("recorded_calls.json.gz")

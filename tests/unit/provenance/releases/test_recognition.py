@@ -1,7 +1,7 @@
 import pytest
 
 from case_tables import cases
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.provenance.torch_releases import Recognition, kernel_units, recognize
 
 SHARED = [f"void at::native::shared_{number}<float>(int)" for number in range(20)]

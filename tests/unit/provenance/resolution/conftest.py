@@ -5,10 +5,8 @@ from textwrap import dedent
 import pytest
 
 from fakes import sidecar
-from opscope.model.environment import Environment
-from opscope.model.location import Grade
-from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.model.sidecar import sidecar_path, write_sidecar
+from opscope.model.origin import Grade, RecordedKernel, RecordedUnit
+from opscope.model.sidecar import Environment, sidecar_path, write_sidecar
 from opscope.provenance.native_functions import packaged_table
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate

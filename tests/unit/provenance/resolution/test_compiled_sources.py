@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes import TraceBuilder
-from opscope.model.location import Grade, SourceLocation
+from opscope.model.origin import Grade, SourceLocation
 from opscope.provenance.generated_code import source_hash
 from opscope.provenance.resolution.evidence import complete_sources, source_locations
 

@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.model.location import Grade, SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
+from opscope.model.origin import Grade, OperatorRegistration, RegistrationKind, SourceLocation
 from opscope.provenance.native_functions import Place, packaged_table
 
 from .conftest import recorded_units

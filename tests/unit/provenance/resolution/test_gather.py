@@ -4,8 +4,7 @@ import pytest
 
 from case_tables import cases
 from fakes import TraceBuilder
-from opscope.model.location import Grade
-from opscope.model.origin import RecordedKernel, RecordedUnit
+from opscope.model.origin import Grade, RecordedKernel, RecordedUnit
 from opscope.provenance.resolution.evidence import gather_evidence
 from opscope.provenance.torch_releases import release_versions
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases, tables
-from opscope.model.location import Grade, SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
+from opscope.model.origin import Grade, OperatorRegistration, RegistrationKind, SourceLocation
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.native_functions import NativeFunction, OperatorTable, Place, Served
 from opscope.provenance.resolution.evidence import IndexedSource, KernelProvenance

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
-from opscope.model.location import Grade, SourceLocation
-from opscope.provenance import installation, sources
+from opscope.model.origin import Grade, SourceLocation
+from opscope.provenance import sources, torch_releases
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -87,7 +87,7 @@ def pretend_installed(monkeypatch, folder):
     spec = None if folder is None else ModuleSpec("torch", None, is_package=True)
     if spec is not None:
         spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
+    monkeypatch.setattr(torch_releases, "find_spec", lambda name: spec)
 
 
 @pytest.fixture

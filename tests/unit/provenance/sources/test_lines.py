@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from case_tables import cases
-from opscope.model.location import Grade
+from opscope.model.origin import Grade
 from opscope.provenance import packaged, sources
 from opscope.provenance.torch_releases import release_versions
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opscope.report.html.result_charts import benchmark_charts
+from opscope.report.html.charts import benchmark_charts
 
 
 def test_curves_of_a_sweep_are_medians_above_the_ceiling(results_named):
