@@ -55,7 +55,9 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
             "Verdict", lambda one: doc.Strong(str(one.verdict)) if one.is_recommended else str(one.verdict)
         ),
         doc.words("Numerics", lambda one: _NUMBERS[one.correctness]),
-        doc.number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
+        doc.number(
+            "Predicted", "predicted_gain_ns", lambda ns: f"{'−' if ns else ''}{format_duration(ns)}", spare=1
+        ),
         doc.number("Memory", "peak_bytes", spare=3),
         doc.number("Warm-up", "warm_up_ns", spare=4),
         caption="Time: of the baseline's in the same rounds; intervals hold the scatter between processes. "

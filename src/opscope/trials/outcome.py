@@ -154,8 +154,19 @@ class TriedChanges:
                 good.append((said, one))
         if not good:
             return None
-        least = min(said.ratio for said, _ in good)
-        close = [one for said, one in good if said.ratio <= least * _NO_WORSE]
+        leading, best = min(good, key=lambda one: one[0].ratio)
+        # What does nothing alone is no part of it, unless the set is clear of the one without.
+        alone = {name: self.said(self.of((name,))) for name in best.names}
+        idle = {name for name, said in alone.items() if said and said.verdict is TrialVerdict.SAME}
+        close = [
+            one
+            for said, one in good
+            if said.ratio <= leading.ratio * _NO_WORSE
+            or (
+                set(best.names) - idle <= set(one.names) < set(best.names)
+                and said.interval[0] <= leading.ratio
+            )
+        ]
         return min(close, key=lambda one: (len(one.names), self.ratio(one)))
 
     @property
