@@ -1,5 +1,6 @@
 """Reports of Nsight Systems, exported by a stand-in for nsys."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ shutil.copy(os.environ["NSYS_EXPORT"], output)
 def report(tmp_path, monkeypatch, stand_in):
     """A report in the current folder, and nsys on PATH."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
+    monkeypatch.setattr(running, "find_cuda_tool", shutil.which)
     stand_in("nsys", STAND_IN)
     export = ExportBuilder().launch(1).kernel("add(int, float *, float *)", 10, 500).copy(600, 40)
     monkeypatch.setenv("NSYS_EXPORT", str(export.write(tmp_path / "made_elsewhere.sqlite")))

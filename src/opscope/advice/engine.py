@@ -19,7 +19,6 @@ import msgspec
 from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
     attention_rules,
     communication,
-    copies,
     host,
     image_calls,
     kernels,

@@ -5,7 +5,6 @@ Source: Nsight Systems user guide, "CLI Export Command Switch Options".
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ def readable_source(source: str) -> Iterator[str]:
         yield source
         return
     beside = report.with_suffix(".sqlite")
-    executable = shutil.which("nsys") or find_cuda_tool("nsys")
+    executable = find_cuda_tool("nsys")
     if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
         yield str(beside)
     elif executable is None:

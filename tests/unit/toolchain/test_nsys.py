@@ -1,6 +1,7 @@
 """Reports of nsys found, exported and read."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from opscope.toolchain.nsys import export_report, readable_source
 
 @pytest.fixture(autouse=True)
 def _nowhere_else(monkeypatch, tmp_path):
-    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
+    monkeypatch.setattr(running, "find_cuda_tool", shutil.which)
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
