@@ -343,8 +343,7 @@ def doctor_document(diagnosis: Diagnosis) -> doc.Document:
     """The facts in a panel, then the checks that need attention, then the names of the others."""
     title = "Programs cannot be profiled on this machine"
     if diagnosis.can_profile:
-        torch, driver = diagnosis.facts.get("torch"), diagnosis.facts.get("driver") or Driver()
-        count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
+        count = len(diagnosis.facts.get("devices") or ())
         where = units.counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
     by_verdict = {

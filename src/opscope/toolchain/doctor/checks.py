@@ -118,7 +118,6 @@ _GIVEN = ("environment", "python", "root")
 
 
 _ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
-_NO_STATE = "nvidia-smi -q  # tells what it knows, or why it knows nothing"
 _GIVE_TO_CONTAINER = "docker run --gpus all …  # with the NVIDIA Container Toolkit on the host"
 _ALLOW_COUNTERS = (
     "run it as root (in a container with --cap-add SYS_ADMIN), or: "
@@ -318,7 +317,7 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     if _is_amd(machine):
         return not_applicable("other work is known for NVIDIA GPUs only")
     if all(one.processes is None for one in machine.devices):
-        return unknown("which processes use the GPU is not known", _NO_STATE)
+        return unknown("which processes use the GPU is not known", "nvidia-smi -q  # says what it knows")
     return ok("no other process, and little memory in use")
 
 
