@@ -63,19 +63,6 @@ def test_the_profilers_part_is_as_large_as_it_is_said_to_be(page, drawn):
     assert parts["Busy without profiler"] + parts["Idle without profiler"] == pytest.approx(7.06, abs=0.02)
 
 
-@pytest.mark.exhaustive(few=False)
-def test_the_timeline_zooms_moves_and_returns(page, drawn):
-    drawn(page, "timeline")
-    whole = axis_range(page)
-    page.get_by_role("button", name="Zoom in").click()
-    near = axis_range(page)
-    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2)
-    page.get_by_role("button", name="Later").click()
-    assert axis_range(page)[0] > near[0]
-    page.get_by_role("button", name="All", exact=True).click()
-    assert axis_range(page) == whole
-
-
 def test_the_timeline_moves_by_keys_and_names_wide_bars(page, drawn):
     drawn(page, "timeline")
     whole = axis_range(page)

@@ -23,14 +23,6 @@ def test_files_are_written_and_named_last(opscope, trace, tmp_path):
     assert opscope("analyze", files[4], "--json").json["summary"] == first["summary"]
 
 
-def test_several_traces_are_one_session(opscope, trace, tmp_path):
-    second = tmp_path / "second.json"
-    second.write_bytes(trace.read_bytes())
-    document = opscope("analyze", trace, second, "--json").json
-    assert len(document["traces"]) == 2
-    assert document["summary"]["device_time_ns"] == 2 * 452_125
-
-
 def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path):
     builder = TraceBuilder()
     for number in range(12):

@@ -72,25 +72,3 @@ def test_everything_is_more_than_a_report_and_tells_every_operator(bert):
     assert all(one.name in text for one in bert.operators)
     assert "How it was estimated" in text
     assert "How it was estimated" not in "\n".join(usual)
-
-
-@pytest.mark.parametrize(
-    ("command", "section"),
-    [
-        (("compare", "TRACE", "TRACE"), "overview"),
-        (("explain", "aten::mm", "--trace", "TRACE"), "in this trace"),
-        pytest.param(
-            ("bench", "square", "--device", "cpu", "--param", "shape=8x8", "--time-budget", "0.01"),
-            "conditions",
-            marks=pytest.mark.exhaustive(few=False),
-        ),
-    ],
-)
-def test_parts_of_other_verbs(opscope, recording, command, section):
-    if command[0] == "bench":
-        pytest.importorskip("torch")
-    typed = [recording if word == "TRACE" else word for word in command]
-    one, every = (opscope(*typed, *more) for more in (("--section", section), ("--full",)))
-    assert (one.code, every.code) == (0, 0)
-    assert section in one.out.lower() and section in every.out.lower()
-    assert len(one.out) <= len(every.out)

@@ -88,13 +88,6 @@ def test_rows_are_matched_by_name_and_judged():
     assert comparison.verdict_reason == "1 slower, 1 same, 1 added, 1 removed"
 
 
-def test_a_result_equals_itself():
-    comparison = compare(BEFORE, BEFORE)
-    assert all(change.time.verdict is Verdict.SAME for _, change in comparison.rows)
-    assert (comparison.verdict, comparison.findings) == (Verdict.SAME, ())
-    assert gate_reasons(comparison, FailOn.DIFFERENT) == ()
-
-
 def test_swapped_sides_give_inverted_verdicts():
     forward, backward = compare(BEFORE, AFTER), compare(AFTER, BEFORE)
     for _, change in forward.rows:

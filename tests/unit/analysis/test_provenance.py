@@ -32,11 +32,6 @@ def place(location):
     return None if location is None else str(location)
 
 
-def test_the_release_and_how_it_is_known(known):
-    assert (known.torch_version, known.torch_version_grade) == ("2.6.0", Grade.RELEASE_INDEX)
-    assert known.torch_version_reason == "labeled 2.6.0"
-
-
 def test_of_several_launchers_or_a_librarys_none_is_guessed(known):
     topk = function(known, "aten::topk")
     assert topk.details["launchers"] == ["launch_gather_topk_kernel", "sortKeyValueInplace"]

@@ -14,22 +14,6 @@ def test_each_definition_has_its_lines(read, text, expected, template, parameter
     assert parameters in (None, [row.parameters for row in found])
 
 
-def test_stubs_that_a_function_calls(read):
-    found = read(
-        """
-        DECLARE_DISPATCH(unary_fn, sin_stub);
-        DEFINE_DISPATCH(GeluKernel);
-        void f() {
-          sin_stub(kCPU, x);
-          if (a) { GeluKernel(it.device_type(), it); }
-          other_stub(x);
-        }
-        """,
-        "a.cpp",
-    )
-    assert found[-1].stubs == ("GeluKernel", "sin_stub")
-
-
 @cases("head", "defined")
 def test_what_a_brace_opens(read, head, defined):
     found = [f"{row.kind} {row.scope}::{row.name}" for row in read(f"{head} {{ }};\nint behind;")]

@@ -1,9 +1,11 @@
-"""Pictures of a job of several ranks."""
+"""Pictures of a job, of steps and of a sweep."""
+
+import pytest
 
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.api import load as load_source
-from opscope.report.html.charts import session_charts
+from opscope.report.html.charts import benchmark_charts, session_charts
 from opscope.units import format_duration
 
 
@@ -84,3 +86,15 @@ def test_thousands_of_events_of_turning_colors_are_joined(make_trace):
     assert 100 < sum(drawn) <= 8000
     path = [one for one in chart.figure["data"] if one["name"].startswith("path: ")]
     assert path
+
+
+def test_curves_of_a_sweep_are_medians_above_the_ceiling(results_named):
+    found = results_named("aten::gelu")
+    assert benchmark_charts(found.benchmark) == ()
+    (chart,) = benchmark_charts(found.sweep)
+    torch, other, floor = chart.figure["data"]
+    assert torch["x"] == other["x"] == floor["x"] == [8, 64]
+    assert torch["y"] == [point.rows[0].median_ns for point in found.sweep.points]
+    assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
+    low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
+    assert low < min(floor["y"]) and max(other["y"]) < high
