@@ -101,25 +101,14 @@ class TestRecording:
             assert session.query("SELECT count(*), min(step) FROM steps") == [(2, warmup)]
             assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
 
-    def test_as_a_decorator_it_records_the_first_call(self, matmul, tmp_path):
-        profiler = opscope.profile(tmp_path)
-        call = profiler(matmul)
-        assert call().shape == call().shape == (256, 256)
-        with profiler.session as session:
-            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
+    def test_as_a_decorator_with_brackets_or_without_it_records_the_first_call(self, matmul, tmp_path):
+        call, bare = opscope.profile(tmp_path)(matmul), opscope.profile(matmul)
+        for one in (call, bare):
+            assert one().shape == one().shape == (256, 256)
+            with one.recording.session as session:
+                assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
         with pytest.raises(InputError, match="overwrite=True"), opscope.profile(tmp_path):
             pass
-
-    def test_the_decorator_needs_no_brackets(self, matmul):
-        @opscope.profile
-        def call() -> object:
-            return matmul()
-
-        call()
-        call()
-        recording = call.recording
-        with recording.session as session:
-            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
 
     def test_profile_call(self, matmul, tmp_path):
         result, session = opscope.profile_call(matmul, output_dir=tmp_path, active=2)

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis import execution_graph
 from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_model
+from opscope.analysis.step_model import Gain, HostSpeed, StepExecution, StepModel, step_model
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.sidecar import StepKind
@@ -462,3 +463,9 @@ def test_a_graph_does_not_spare_what_the_host_does_besides_launching(load):
     model = without_recorder(model_of(load, makes_inputs()))
     left_ns = model.step_ns - model.gain_ns(model.change().replay(0))
     assert 4800 * US < left_ns < 5700 * US
+
+
+@cases("step_ns", "host_ns", "device_ns", "bound")
+def test_which_side_decides(step_ns, host_ns, device_ns, bound):
+    one = StepExecution(0, 110, step_ns, (step_ns, step_ns), host_ns, device_ns, 0.0, None, 0, ())
+    assert one.bound == bound

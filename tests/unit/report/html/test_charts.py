@@ -19,24 +19,17 @@ def rank(number, compute_us):
     return trace
 
 
-def test_the_rank_that_computes_longer_stands_out(make_trace, tmp_path):
-    for number, compute_us in ((0, 20), (1, 60)):
-        make_trace(rank(number, compute_us), f"rank{number}.json")
-    with load_source(str(tmp_path)) as session:
-        charts = {one.key: one for one in session_charts(session, Summary(session).complete())}
-    (cells,) = charts["ranks"].figure["data"]
-    assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2
-    # The step without the time in which only the collective ran.
-    assert cells["text"] == ["40.0 µs", "40.0 µs", "80.0 µs", "80.0 µs"]
-    assert len(charts["steps"].figure["data"][-1]["y"]) == 4
-
-
-def test_ranks_that_wait(make_trace, tmp_path):
+def test_the_rank_that_computes_longer_stands_out_and_others_wait(make_trace, tmp_path):
     for number, compute_us in ((0, 20), (1, 60), (2, 20)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
         summary = Summary(session).complete()
         charts = {one.key: one for one in session_charts(session, summary)}
+    (cells,) = charts["ranks"].figure["data"]
+    assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2 + ["rank 2"] * 2
+    # The step without the time in which only the collective ran.
+    assert cells["text"] == [*["40.0 µs"] * 2, *["80.0 µs"] * 2, *["40.0 µs"] * 2]
+    assert len(charts["steps"].figure["data"][-1]["y"]) == 6
     (cells,) = charts["waits"].figure["data"]
     waiting = {f"rank {skew.rank}": format_duration(skew.waiting_ns) for skew in summary.timeline.skews}
     assert dict(zip(cells["y"], cells["text"], strict=True)) == waiting
