@@ -177,10 +177,7 @@ THREE_ROUNDS = RecordedRounds(LINE, None, ((0, 4), (4, 8), (8, 12)), is_ragged=F
 
 @pytest.mark.parametrize(
     ("code", "works", "first"),
-    [
-        ("repeated_work", {"repeated": [again()]}, 0),
-        ("loop", {"rounds": [THREE_ROUNDS]}, 4),
-    ],
+    [("repeated_work", {"repeated": [again()]}, 0), ("loop", {"rounds": [THREE_ROUNDS]}, 4)],
 )
 def test_gradients_of_what_need_not_run_go_with_it(tmp_path, code, works, first):
     gains_ns = []

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -95,20 +94,3 @@ def test_a_linked_library_of_several_units(build, tmp_path):
         assert [unit.name for unit in whole.units_of(name)] == [f"{name[:3]}.cu"]
         assert name in bare
         assert {unit.name for unit in bare.units_of(name)} <= {f"{name[:3]}.cu"}
-
-
-@pytest.mark.exhaustive(few=False)
-@needs_nvcc
-def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
-    source, library = build()
-    code = """
-import ctypes, pathlib, sys
-from opscope.provenance.binaries.library import mapped_libraries, units_of_process
-ctypes.CDLL(sys.argv[1])
-maps = pathlib.Path("/proc/self/maps")
-origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]), maps=maps)["plain"]
-print(*mapped_libraries(maps), origin.library, *(unit.source_path for unit in origin.units), sep="\\n")
-"""
-    command = [sys.executable, "-c", code, str(library), str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [str(library), "ext.so", str(source)]
