@@ -1,4 +1,10 @@
+"""`opscope analyze`: files, ranges, memory snapshots, a rank that is cut off."""
+
+import gzip
 import json
+import pickle
+
+import pytest
 
 from fakes import TraceBuilder
 
@@ -23,14 +29,6 @@ def test_files_are_written_and_named_last(opscope, trace, tmp_path):
     assert opscope("analyze", files[4], "--json").json["summary"] == first["summary"]
 
 
-def test_several_traces_are_one_session(opscope, trace, tmp_path):
-    second = tmp_path / "second.json"
-    second.write_bytes(trace.read_bytes())
-    document = opscope("analyze", trace, second, "--json").json
-    assert len(document["traces"]) == 2
-    assert document["summary"]["device_time_ns"] == 2 * 452_125
-
-
 def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path):
     builder = TraceBuilder()
     for number in range(12):
@@ -41,3 +39,78 @@ def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path):
     outcome = opscope("analyze", trace, "--by", "range:layer \\d+", "--top", "10")
     outcome.fine("layer 09", "2 more ranges take 59.0 µs")
     assert "layer 10" not in outcome.out.partition("By range")[2].partition("more ranges")[0]
+
+
+MB = 1 << 20
+CALL = {"filename": "/site-packages/torch/nn/modules/module.py", "line": 7, "name": "_call_impl"}
+FORWARD = [
+    {"filename": "/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"},
+    CALL,
+    {"filename": "/home/u/model.py", "line": 12, "name": "forward"},
+    CALL,
+]
+
+
+def snapshot(path, **more):
+    blocks = [
+        {"size": 600 * MB, "address": 1, "state": "active_allocated", "frames": FORWARD},
+        {"size": 400 * MB, "address": 2, "state": "inactive", "frames": []},
+    ]
+    segment = {"device": 0, "address": 1, "total_size": 1000 * MB, "blocks": blocks}
+    events = [
+        {"action": "segment_alloc", "addr": 1, "size": 1000 * MB, "time_us": 5},
+        {"action": "alloc", "addr": 1, "size": 600 * MB, "time_us": 9, "frames": FORWARD},
+        {"action": "oom", "size": 900 * MB, "device_free": 3 * MB, "frames": FORWARD},
+    ]
+    document = {"segments": [segment], "device_traces": [events], **more}
+    path.write_bytes(pickle.dumps(document))
+    return str(path)
+
+
+def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path):
+    path, page = snapshot(tmp_path / "snapshot.pickle"), tmp_path / "page.html"
+    opscope("analyze", path, "--output", page).fine(
+        "629 MB of 1.05 GB reserved",
+        "/home/u/model.py:12 forward",
+        "model.py:12 > linear.py:134",
+        "944 MB asked for, 629 MB in use, 419 MB reserved but unused, 3.15 MB free",
+        "expandable_segments:True",
+        "activation checkpointing",
+    )
+    assert "Device memory over time" in page.read_text(encoding="utf-8")
+    (device,) = json.loads(opscope("analyze", path, "--json").fine().out)["devices"]
+    assert (device["peak_bytes"], device["out_of_memory"][0]["asked_bytes"]) == (600 * MB, 900 * MB)
+
+
+def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path):
+    opscope("analyze", snapshot(tmp_path / "s.pickle", device_traces=5)).fails(
+        "not a memory snapshot", lines=1
+    )
+    path = snapshot(tmp_path / "snapshot.pickle")
+    opscope("sql", path, "SELECT 1").fails("a memory snapshot of PyTorch", "opscope analyze", lines=1)
+
+
+@pytest.fixture(scope="module")
+def recorded(shared):
+    """Four ranks of DistributedDataParallel, of which rank 1 does extra work."""
+    files = sorted((shared / "traces/h200/ddp_straggler_w4").glob("rank*.json.gz"))
+    return [json.loads(gzip.decompress(one.read_bytes())) for one in files]
+
+
+def write(folder, recorded):
+    for rank, trace in enumerate(recorded):
+        text = json.dumps(trace).encode()
+        (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+    return folder
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_is_cut_off_is_read_as_far_as_it_goes(opscope, tmp_path, recorded):
+    write(tmp_path, recorded)
+    file = tmp_path / "rank2.json.gz"
+    text = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(text[: len(text) * 6 // 10]))
+    findings = opscope("analyze", tmp_path, "--json").fine().json["findings"]
+    # What is lost was recorded: nobody is told to record it.
+    codes = {one["code"] for one in findings}
+    assert "trace.truncated" in codes and "trace.no_device_activity" not in codes

@@ -82,3 +82,15 @@ def test_verbs_print_what_they_always_printed(opscope, verb, commands, pytestcon
         EXPECTED.mkdir(exist_ok=True)
         expectation.write_text(text, encoding="utf-8")
     assert text.splitlines() == expectation.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    return saved(steps(100).write(tmp_path_factory.mktemp("fast") / "fast.json"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"schema_version": 1}', "no JSON"])
+def test_other_files_are_refused(opscope, tmp_path, fast, text):
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    opscope("compare", fast, other).fails(str(other))

@@ -73,32 +73,23 @@ def test_every_format_at_once_and_what_is_printed(opscope, recording, tmp_path):
     assert opscope("sql", recording, "SELECT 1", "-o", tmp_path / "x.txt").err.startswith("error: ")
 
 
-class TestProvenanceTables:
-    """They are filled when a query or an export names them, also of a saved session, which stays as it is."""
+PROVENANCE = (
+    "SELECT n.name, p.family, f.cuda_function FROM KERNEL_PROVENANCE p JOIN kernel_names n "
+    "USING (name_id), native_functions f WHERE n.name = 'gelu_kernel' AND f.name = 'aten::gelu'"
+)
 
-    QUERY = (
-        "SELECT n.name, p.family, f.cuda_function FROM KERNEL_PROVENANCE p JOIN kernel_names n "
-        "USING (name_id), native_functions f WHERE n.name = 'gelu_kernel' AND f.name = 'aten::gelu'"
-    )
 
-    @SESSION_OR_TRACE
-    def test_by_an_export(self, opscope, source, tmp_path):
-        file, before = tmp_path / "p.parquet", source.read_bytes()
-        assert opscope("sql", source, "FROM kernel_provenance", "-o", file).code == 0
-        assert len(duckdb.read_parquet(str(file)).fetchall()) == 3
-        assert source.read_bytes() == before
-
-    def test_of_a_session_saved_without_them(self, opscope, trace, tmp_path):
-        with load(trace) as session:
-            saved = session.save(tmp_path / "bare.opscope")
-        before = saved.read_bytes()
-        assert len(opscope("sql", saved, self.QUERY, "--json").json) == 1
-        file = tmp_path / "f.parquet"
-        assert opscope("sql", saved, self.QUERY, "--output", file).code == 0
-        assert len(duckdb.read_parquet(str(file)).fetchall()) == 1
-        assert opscope("sql", saved, "FROM native_functions", "-o", tmp_path / "n.parquet").code == 0
-        assert len(duckdb.read_parquet(str(tmp_path / "n.parquet")).fetchall()) == 3
-        assert saved.read_bytes() == before
+def test_provenance_of_a_session_saved_without_it_is_found_and_not_written(opscope, trace, tmp_path):
+    with load(trace) as session:
+        saved = session.save(tmp_path / "bare.opscope")
+    before = saved.read_bytes()
+    assert len(opscope("sql", saved, PROVENANCE, "--json").json) == 1
+    file = tmp_path / "f.parquet"
+    assert opscope("sql", saved, PROVENANCE, "--output", file).code == 0
+    assert len(duckdb.read_parquet(str(file)).fetchall()) == 1
+    assert opscope("sql", saved, "FROM native_functions", "-o", tmp_path / "n.parquet").code == 0
+    assert len(duckdb.read_parquet(str(tmp_path / "n.parquet")).fetchall()) == 3
+    assert saved.read_bytes() == before
 
 
 def test_without_a_query_tables_are_listed(opscope, recording):

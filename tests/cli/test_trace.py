@@ -60,26 +60,6 @@ def test_a_trace_and_nsys_tables(trace, tmp_path):
     assert files(tmp_path / "opscope_trace") == ["trace.json", "trace.opscope.json"]
 
 
-@pytest.mark.exhaustive(few=False)
-def test_the_trace_is_a_session_like_any(trace, tmp_path, opscope_and_programs):
-    trace("--output-dir", "out", "--", "./program", "everything")
-    with load(tmp_path / "out" / "trace.json") as session:
-        kinds = dict(session.query("SELECT kind, count(*) FROM device_activities GROUP BY kind"))
-        assert kinds == {"kernel": 3, "memcpy": 4, "memset": 1}
-        assert not [violation for check in session.check() for violation in check.violations]
-        assert session.query("SELECT name FROM devices") == [("NVIDIA H200",)]
-        assert {one.code for one in session.findings()} >= {"recorder.unfinished"}
-    opscope_and_programs("analyze", tmp_path / "out" / "trace.json").fine("trace")
-    counted = opscope_and_programs(
-        "stats", tmp_path / "out" / "trace.json", "--report", "cuda_api_sum", "--json"
-    ).fine()
-    assert [row["Name"] for row in counted.json["cuda_api_sum"]] == [
-        "cudaLaunchKernel",
-        "cuLaunchKernel",
-        "cudaMallocManaged",
-    ]
-
-
 def test_json_is_alone_on_standard_output(trace):
     outcome = trace("--json", "--", "./program", "exit", "3").fails(code=3, out=None)
     document = outcome.json

@@ -1,6 +1,7 @@
-"""The public functions, from recording to a Session."""
+"""The public functions, from recording to a Session, and verbs as functions."""
 
 import io
+import json
 import re
 import subprocess
 import sys
@@ -100,28 +101,50 @@ class TestRecording:
             assert session.query("SELECT count(*), min(step) FROM steps") == [(2, warmup)]
             assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
 
-    def test_as_a_decorator_it_records_the_first_call(self, matmul, tmp_path):
-        profiler = opscope.profile(tmp_path)
-        call = profiler(matmul)
-        assert call().shape == call().shape == (256, 256)
-        with profiler.session as session:
-            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
+    def test_as_a_decorator_with_brackets_or_without_it_records_the_first_call(self, matmul, tmp_path):
+        call, bare = opscope.profile(tmp_path)(matmul), opscope.profile(matmul)
+        for one in (call, bare):
+            assert one().shape == one().shape == (256, 256)
+            with one.recording.session as session:
+                assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
         with pytest.raises(InputError, match="overwrite=True"), opscope.profile(tmp_path):
             pass
-
-    def test_the_decorator_needs_no_brackets(self, matmul):
-        @opscope.profile
-        def call() -> object:
-            return matmul()
-
-        call()
-        call()
-        recording = call.recording
-        with recording.session as session:
-            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
 
     def test_profile_call(self, matmul, tmp_path):
         result, session = opscope.profile_call(matmul, output_dir=tmp_path, active=2)
         with session:
             assert result.shape == (256, 256)
             assert session.scalar("SELECT count(*) FROM steps") == 2
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return opscope.example_trace()
+
+
+def test_analyze_is_the_summary_with_advice(trace):
+    summary = opscope.analyze(trace)
+    with opscope.load(trace) as session:
+        other = opscope.summarize(session)
+        assert summary.advice
+        assert summary.advice == other.advice
+
+
+def test_stats_and_flamegraph_hold_all_device_time(trace):
+    with opscope.load(trace) as session:
+        device_ns = session.scalar("SELECT sum(duration_ns) FROM device_activities")
+        (table,) = opscope.stats(session)
+        lines = opscope.flamegraph(session, format="collapsed").splitlines()
+        assert sum(int(line.rpartition(" ")[2]) for line in lines) == device_ns
+        assert len(opscope.stats(session, ["all"])) > 1
+    assert table.rows
+    assert json.loads(opscope.flamegraph(trace, name="mine"))["name"] == "mine"
+    with pytest.raises(InputError):
+        opscope.flamegraph(trace, weight="gold")
+
+
+@pytest.mark.parametrize("target", ["none.py", "none.py:f", "none"])
+def test_nothing_to_try_is_one_clear_error(target):
+    pytest.importorskip("torch")
+    with pytest.raises(InputError):
+        opscope.try_changes(target)

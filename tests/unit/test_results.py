@@ -1,4 +1,3 @@
-import io
 from html import unescape
 from types import SimpleNamespace
 
@@ -15,18 +14,6 @@ def result():
     samples = tuple(100.0 + number % 3 for number in range(30))
     row = BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0)
     return benchmark_result(row, suite="mine", shape=None, reference="slow")
-
-
-def printed(subject, **options):
-    file = io.StringIO()
-    opscope.print_report(subject, file=file, **options)
-    return file.getvalue()
-
-
-def test_a_session_and_its_summary_print_the_same(load):
-    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
-    assert "aten::mm" in printed(session)
-    assert printed(session) == printed(opscope.summarize(session))
 
 
 def test_what_has_no_report_is_refused():

@@ -105,15 +105,6 @@ def test_other_softmaxes_are_no_attention(load, operators):
     assert found_in(load(run(operators, times=1))) == []
 
 
-def test_eager_attention_is_advised_against_with_its_gain(advise_on):
-    found = advise_on(run([LINEAR, *FORWARD]), hosts=[host(1_000_000, 100_000)])
-    finding = only(found, "eager_attention")
-    assert "96 heads of 128×128 scores" in finding.message
-    assert "scaled_dot_product_attention" in (finding.change or "")
-    assert finding.estimated_gain_ns_per_step
-    assert finding.evidence["device_ns"] == 10 * 42_000
-
-
 def test_math_path_of_sdpa_is_named_as_such(advise_on):
     builder = trace().step(1, 0, 200)
     at = 10.0

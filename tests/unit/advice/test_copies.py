@@ -11,14 +11,11 @@ from .conftest import MS, codes, host, told, trace
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 
 
-def copies_to(
-    host_memory, size=67_108_864, device_us=11_000, *, device=None, direction="HtoD ({} -> Device)"
-):
-    builder = TraceBuilder(deviceProperties=[device or H200]).step(1, 0, 30_000)
-    builder.operator("aten::copy_", 10, 20)
-    builder.launch(15, name="cudaMemcpyAsync").kernel(
-        f"Memcpy {direction.format(host_memory)}", 50, device_us, category="gpu_memcpy", bytes=size
-    )
+def copies_to(host_memory, size=67_108_864, device_us=11_000):
+    builder = TraceBuilder(deviceProperties=[H200]).step(1, 0, 30_000).operator("aten::copy_", 10, 20)
+    name = f"Memcpy HtoD ({host_memory} -> Device)"
+    builder.launch(15, name="cudaMemcpyAsync")
+    builder.kernel(name, 50, device_us, category="gpu_memcpy", bytes=size)
     return builder.operator("aten::mm", 40, 20).launch(45).kernel("gemm", 12_000, 9_000)
 
 

@@ -147,14 +147,6 @@ def test_a_healthy_program_is_told_nothing(advise_on, program):
     assert codes(advise_on(content, **values)) == []
 
 
-def test_what_makes_it_ill_is_found_again(advise_on):
-    """The healthy program with one thing wrong has exactly that finding."""
-    content, values = healthy_products()
-    slow = {**values, "hosts": [host(9.98 * MS, 25 * MS, launches=900, steps=3)]}
-    waiting = [partition(75 * MS, {IdleCause.HOST_LAUNCH: 45 * MS})]
-    assert codes(advise_on(content, **{**slow, "partitions": waiting})) == ["launch_bound"]
-
-
 @cases("arguments")
 def test_bad_arguments_are_borne(load, arguments):
     builder = trace().step(1, 0, 1000)

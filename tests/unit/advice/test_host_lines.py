@@ -5,13 +5,7 @@ import pytest
 import opscope
 from fakes import sidecar
 from opscope.analysis.watched_steps import HostLine, as_tree, busiest_lines
-from opscope.model.sidecar import (
-    ProgramLine,
-    RecordedDataflow,
-    ThreadOperators,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import ProgramLine, RecordedDataflow, ThreadOperators, sidecar_path, write_sidecar
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 

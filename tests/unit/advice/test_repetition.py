@@ -10,7 +10,7 @@ from fakes import sidecar
 from opscope.advice import repetition
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.advice.repetition import _share_at_limits
-from opscope.analysis.watched_steps import FoundOperators, dataflow
+from opscope.analysis.watched_steps import FoundOperators
 from opscope.model.sidecar import (
     SIZE_LIMIT,
     PaddedInput,
@@ -177,10 +177,7 @@ THREE_ROUNDS = RecordedRounds(LINE, None, ((0, 4), (4, 8), (8, 12)), is_ragged=F
 
 @pytest.mark.parametrize(
     ("code", "works", "first"),
-    [
-        ("repeated_work", {"repeated": [again()]}, 0),
-        ("loop", {"rounds": [THREE_ROUNDS]}, 4),
-    ],
+    [("repeated_work", {"repeated": [again()]}, 0), ("loop", {"rounds": [THREE_ROUNDS]}, 4)],
 )
 def test_gradients_of_what_need_not_run_go_with_it(tmp_path, code, works, first):
     gains_ns = []
@@ -327,18 +324,3 @@ def test_of_a_programs_start_alone_nothing_follows(tmp_path):
         summary = opscope.summarize(session)
     assert summary.advice == ()
     assert summary.is_cold
-
-
-def test_operators_are_found_in_each_step(tmp_path):
-    with session_of(tmp_path, repeated=[again(end=2)]) as session:
-        watched = dataflow(session, 0, [])
-        found = watched.found(((1, 3),))
-        rows = session.query(
-            "SELECT step, name FROM operators WHERE list_contains($1, operator_id) ORDER BY ALL",
-            [[one for one, _ in found.ranges]],
-        )
-    assert rows == [
-        (0, "aten::addmm"), (0, "aten::exp"),
-        (1, "aten::addmm_"), (1, "aten::exp_"), (2, "aten::addmm_"), (2, "aten::exp_"),
-    ]  # fmt: skip
-    assert found.device_ns == 3 * 2 * 150_000

@@ -1,14 +1,12 @@
 """Names of real kernels, the packaged recording, Sessions with provenance by hand, and hardware counters."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import H200, TraceBuilder
-from opscope.analysis.counters import recorded_name
+from fakes import TraceBuilder
 from opscope.toolchain import ncu_report
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
@@ -64,21 +62,6 @@ def annotated():
 
 
 NCU_H200 = ncu_report.NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
-_X, _STRIDES = [8192, 8192], [8192, 1]
-# The operators whose kernels are in the report, in its order: shapes, types, strides, scalars.
-_CALLS = (
-    ("aten::_softmax", [_X, [], []], ["float", "Scalar", "Scalar"], [_STRIDES, [], []], ["", "-1", "False"]),
-    ("aten::gelu", [_X, []], ["float", ""], [_STRIDES, []], ["", "tanh"]),
-    ("aten::copy_", [_X, _X, []], ["float", "float", "Scalar"], [_STRIDES, [1, 8192], []], ["", "", "False"]),
-    ("aten::mm", [[1024, 1024], [1024, 1024]], ["float", "float"], [[1024, 1], [1024, 1]], ["", ""]),
-    (
-        "aten::native_layer_norm",
-        [_X, [], [8192], [8192], []],
-        ["float", "ScalarList", "float", "float", "Scalar"],
-        [_STRIDES, [], [1], [1], []],
-        ["", "[8192]", "", "", "1e-05"],
-    ),
-)
 
 
 def make_kernel(name="kernel", index=0, **fields):
@@ -111,28 +94,3 @@ def report_of():
         return ncu_report.NcuReport(Path("made.ncu-rep"), tuple(numbered))
 
     return make
-
-
-@pytest.fixture(scope="module")
-def real_report(shared):
-    """Softmax, GELU, a transposing copy, a product of 1024³ and layer norm; the others of 8192² floats."""
-    if find_spec("ncu_report") is None:
-        pytest.skip("ncu-report is not installed")
-    return ncu_report.read_report(shared / "ncu" / "ops.ncu-rep.gz")
-
-
-@pytest.fixture
-def its_trace(real_report):
-    """Two steps of the same program as Kineto would record them."""
-    trace = TraceBuilder(deviceProperties=[H200])
-    for step in range(2):
-        start = 10_000 * step
-        trace.step(step + 1, start, 9_000)
-        for number, (call, one) in enumerate(zip(_CALLS, real_report.kernels, strict=True)):
-            name, shapes, types, strides, concrete = call
-            at = start + 1000 * number
-            arguments = {"Input Dims": shapes, "Input type": types, "Input Strides": strides}
-            trace.operator(name, at + 1, 20, **arguments, **{"Concrete Inputs": concrete}).launch(at + 3)
-            grid, block = list(one.grid or ()), list(one.block or ())
-            trace.kernel(recorded_name(one), at + 30, (one.duration_ns or 0) / 1000, grid=grid, block=block)
-    return trace

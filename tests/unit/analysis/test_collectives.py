@@ -6,8 +6,6 @@ from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
-from opscope.report.analysis import recording_document
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_json
 from opscope.results import summarize
 
@@ -32,10 +30,14 @@ def skews(load):
 
 
 def test_the_last_to_arrive_has_the_shortest_kernel_by_more_than_a_few_percent(skews):
-    assert skews(rank(0, [100, 120]), rank(1, [20, 30])) == (
-        RankSkew(0, 0, 2, 0, 170_000, 0, SkewEvidence.ORDER),
-        RankSkew(1, 1, 2, 2, 0, 170_000, SkewEvidence.ORDER),
-    )
+    waiting, late, of_another_clock = rank(0, [100, 120]), rank(1, [20, 30]), rank(1, [20, 30])
+    for event in of_another_clock.events:
+        event["ts"] += 137_000_000
+    for other in (late, of_another_clock):
+        assert skews(waiting, other) == (
+            RankSkew(0, 0, 2, 0, 170_000, 0, SkewEvidence.ORDER),
+            RankSkew(1, 1, 2, 2, 0, 170_000, SkewEvidence.ORDER),
+        )
     assert [one.last_count for one in skews(rank(0, [100, 105]), rank(1, [103, 100]))] == [0, 0]
 
 
@@ -80,13 +82,6 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared, load):
     assert all(exposed[other] > 20 * exposed[1] for other in (0, 2, 3))
     late = {one.trace_id: one.launch_path_ns for one in found.host}
     assert all(late[1] > 1.5 * late[other] for other in (0, 2, 3))
-
-
-@pytest.mark.exhaustive(few=False)
-def test_without_a_straggler_no_rank_is_last_each_time(shared, load):
-    found = Summary(load(shared / "traces/h200/ddp_w4")).timeline.skews
-    assert {one.collectives for one in found} == {12}
-    assert max(one.last_count for one in found) < 12
 
 
 RECORD = {
@@ -185,8 +180,6 @@ def test_a_recorded_job_in_json_and_words(shared, load):
     assert len(every) == total["calls"]
     for key in ("bytes", "wait_ns", "transfer_ns", "exposed_ns"):
         assert sum(one[key] for one in every) == total[key]
-    text = render_markdown(recording_document(summary))
-    assert "rank 1: 12 of 12" in text
     assert total["algorithm_bytes_per_s"] == pytest.approx(302_309_376 / total["transfer_ns"] * 1e9)
     assert total["bus_bytes_per_s"] == pytest.approx(1.5 * total["algorithm_bytes_per_s"])
     assert total["link"] == {"kind": "nvlink", "bytes_per_s": 450e9, "evidence": "data_sheet"}

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis import execution_graph
 from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, HostSpeed, StepModel, step_model
+from opscope.analysis.step_model import Gain, HostSpeed, StepExecution, StepModel, step_model
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.sidecar import StepKind
@@ -138,13 +139,6 @@ def test_a_host_too_slow_decides_the_step(load):
     assert model.gain(model.change().replay(50 * US)).ns == pytest.approx(1000 * US - 110 * US, rel=0.02)
 
 
-def test_a_device_too_slow_decides_the_step_in_the_long_run(load):
-    model = without_recorder(model_of(load, device_bound(3)))
-    assert (model.step_ns, model.host_ns) == (1010 * US, 200 * US)
-    assert model.gain(model.change().scale(model.is_named(["gemm"]), 0.5)).ns == 500 * US
-    assert model.gain(model.change().replay(1)).ns == 0
-
-
 def test_what_an_event_holds_back_comes_sooner(load):
     model = model_of(load, two_streams())
     graph = model.graph
@@ -154,15 +148,6 @@ def test_what_an_event_holds_back_comes_sooner(load):
     durations[node(model, "gemm")] //= 2
     times = simulate(graph, duration_ns=durations, rounds=1).times
     assert times[held] == graph.time_ns[held] - 100 * US
-
-
-def test_a_wait_holds_up_the_host_and_what_it_launches(load):
-    model = without_recorder(model_of(load, asks_for_a_number()))
-    # The host no longer loses 290 µs in the copy, and the second kernel follows the first.
-    assert model.gain(model.change().free_waits(asking(model))).ns == pytest.approx(290 * US, rel=0.05)
-    assert model.gain(model.change().scale(model.is_named(["gemm"]), 0.5)).ns == pytest.approx(
-        150 * US, rel=0.05
-    )
 
 
 def test_a_copy_from_pageable_memory_holds_up_its_call(load):
@@ -377,6 +362,10 @@ CHANGES = {
     "a copy that the host waits for at the next synchronization": (
         asks_for_a_number,
         lambda m: m.change().free_launches(m.is_named(["Memcpy DtoH (Device -> Pageable)"])), 0),
+    "waits no longer made, or for less": (
+        asks_for_a_number, lambda m: m.change().free_waits(asking(m)), 290),
+    "what a wait is for in half the time": (
+        asks_for_a_number, lambda m: m.change().scale(m.is_named(["gemm"]), 0.5), 150),
     "calls no longer made": (
         asks_for_a_number,
         lambda m: m.change().drop_calls(asking(m)), 299),
@@ -474,3 +463,9 @@ def test_a_graph_does_not_spare_what_the_host_does_besides_launching(load):
     model = without_recorder(model_of(load, makes_inputs()))
     left_ns = model.step_ns - model.gain_ns(model.change().replay(0))
     assert 4800 * US < left_ns < 5700 * US
+
+
+@cases("step_ns", "host_ns", "device_ns", "bound")
+def test_which_side_decides(step_ns, host_ns, device_ns, bound):
+    one = StepExecution(0, 110, step_ns, (step_ns, step_ns), host_ns, device_ns, 0.0, None, 0, ())
+    assert one.bound == bound

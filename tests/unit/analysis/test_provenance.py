@@ -2,13 +2,11 @@
 
 import json
 
-import msgspec
 import pytest
 
 import opscope
 from fakes import TraceBuilder
 from opscope.analysis.provenance import Accuracy, limited, read_provenance
-from opscope.analysis.summary import Summary
 from opscope.model.origin import Grade
 from opscope.model.queries import sql
 from opscope.provenance.resolution.resolvers import session_of_names
@@ -30,11 +28,6 @@ def function(known, name):
 
 def place(location):
     return None if location is None else str(location)
-
-
-def test_the_release_and_how_it_is_known(known):
-    assert (known.torch_version, known.torch_version_grade) == ("2.6.0", Grade.RELEASE_INDEX)
-    assert known.torch_version_reason == "labeled 2.6.0"
 
 
 def test_of_several_launchers_or_a_librarys_none_is_guessed(known):
@@ -109,26 +102,6 @@ def test_shares_of_device_time(load, annotated):
         aten_operator_ns=160_000,
         torch_kernel_ns=150_000,
     )
-
-
-def assert_consistent(accuracy):
-    for kind, shares in accuracy.by_grade.items():
-        assert not shares or sum(shares.values()) == pytest.approx(1), kind
-    for name, fraction in fractions(accuracy).items():
-        assert fraction is None or 0 <= fraction <= 1, name
-
-
-def fractions(accuracy):
-    values = msgspec.structs.asdict(accuracy)
-    return {name: value for name, value in values.items() if name.endswith("_fraction")}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
-def test_of_real_traces(load, shared, name):
-    accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
-    assert_consistent(accuracy)
-    assert accuracy.family_fraction == 1.0
 
 
 def rows(session):

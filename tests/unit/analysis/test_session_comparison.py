@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import opscope
 from fakes import TraceBuilder
-from opscope.analysis.comparison_rules import differences, gate_reasons
+from opscope.analysis.comparison_rules import gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
 from opscope.model.benchmark import Verdict
-from opscope.model.comparison import Basis, ComparisonOptions, FailOn, Metric, Presence
+from opscope.model.comparison import ComparisonOptions, FailOn, Metric, Presence
 
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 # Steady to half a percent, as device time of one program is.
@@ -83,36 +83,10 @@ def check_mirrored(one, other):
         assert OPPOSITE.get(row.time.verdict, row.time.verdict) == mirrored.verdict
 
 
-def test_a_slower_operator_is_told_with_its_interval(compare):
-    comparison = compare(
-        steps({"aten::mm": 100, "aten::gelu": 40}), steps({"aten::mm": 110, "aten::gelu": 40})
-    )
-    assert (comparison.metric, comparison.basis) == (Metric.DEVICE, Basis.STEP)
-    row = comparison.operators[0]
-    assert row.name == "aten::mm"
-    assert row.time.verdict is Verdict.SLOWER
-    assert row.time.ratio == pytest.approx(1.1, abs=1e-4)
-    low, high = row.time.ratio_interval
-    assert 1.08 < low < 1.1 < high < 1.12
-    assert operator(comparison, "aten::gelu").time.verdict is Verdict.SAME
-    assert comparison.verdict is Verdict.SLOWER
-    check_laws(comparison)
-
-
 def test_a_difference_within_the_threshold_is_none(load):
     sides = load(steps({"aten::mm": 100})), load(steps({"aten::mm": 101}))
     assert compare_sessions(*sides).verdict is Verdict.SAME
     assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
-
-
-def test_other_numbers_of_steps_are_compared_per_step(compare):
-    comparison = compare(steps({"aten::mm": 100}, count=8), steps({"aten::mm": 100}, count=16))
-    assert comparison.total.ratio == pytest.approx(1, abs=1e-4)
-    assert comparison.verdict is Verdict.SAME
-    assert (comparison.reference.launches, comparison.candidate.launches) == (8, 16)
-    assert differences(comparison) == ()
-    assert "compare.steps_differ" in [finding.code for finding in comparison.findings]
-    check_laws(comparison)
 
 
 def test_what_lies_outside_steps_is_left_out_and_counted(compare):
@@ -141,41 +115,8 @@ def test_cpu_time_is_compared_where_a_side_has_no_device(compare):
     check_laws(mixed)
 
 
-def test_operators_of_one_side_alone_stay_in_the_account(compare):
-    comparison = compare(
-        steps({"aten::mm": 100, "aten::gelu": 40}), steps({"aten::mm": 100, "aten::tanh": 30})
-    )
-    assert operator(comparison, "aten::gelu").presence is Presence.REMOVED
-    assert operator(comparison, "aten::tanh").presence is Presence.ADDED
-    assert operator(comparison, "aten::gelu").time.difference_ns == pytest.approx(-40_000, rel=1e-3)
-    assert operator(comparison, "aten::gelu").time.verdict is None
-    check_laws(comparison)
-
-
-def test_unattributed_time_is_compared_by_reason(compare):
-    def lost(duration):
-        return steps({"aten::mm": 100}, count=1).launch(900).kernel("plain", 920, duration)
-
-    comparison = compare(lost(10), lost(25))
-    (row,) = comparison.unattributed
-    assert row.reason == "outside_operator"
-    assert row.time.difference_ns == 15_000
-    check_laws(comparison)
-
-
 def kernel_of(name):
     return TraceBuilder().operator("aten::fill_", 0, 50).launch(10).kernel(name, 20, 100)
-
-
-def test_other_template_arguments_are_a_replacement(compare):
-    comparison = compare(kernel_of(FILL.format(width=4)), kernel_of(FILL.format(width=2)))
-    (kernel,) = comparison.kernels
-    assert kernel.presence is Presence.REPLACED
-    assert kernel.change == "vector width 4 → 2"
-    assert (
-        kernel.reference_title == kernel.candidate_title == "vectorized_elementwise_kernel<… FillFunctor …>"
-    )
-    assert differences(comparison) == ("1 kernel replaced",)
 
 
 def test_kernels_that_do_other_work_are_not_paired(compare):
@@ -228,21 +169,13 @@ def test_ranks_of_a_step_are_one_sample(load, tmp_path):
     check_laws(comparison)
 
 
-class TestTheGate:
-    def test_it_names_what_is_slower(self, compare):
-        comparison = compare(steps({"aten::mm": 100}), steps({"aten::mm": 110}))
-        total, row = gate_reasons(comparison, FailOn.SLOWER)
-        assert total.startswith("the total is slower: 100 µs to 110 µs")
-        assert row.startswith("aten::mm is slower")
-        assert gate_reasons(comparison, FailOn.FASTER) == ()
-
-    @pytest.mark.exhaustive(few=False)
-    def test_an_operator_of_no_weight_does_not_count(self, compare):
-        comparison = compare(
-            steps({"aten::mm": 1000, "aten::gelu": 5}), steps({"aten::mm": 1000, "aten::gelu": 10})
-        )
-        assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
-        assert gate_reasons(comparison, FailOn.SLOWER) == ()
+@pytest.mark.exhaustive(few=False)
+def test_an_operator_of_no_weight_does_not_count_for_the_gate(compare):
+    comparison = compare(
+        steps({"aten::mm": 1000, "aten::gelu": 5}), steps({"aten::mm": 1000, "aten::gelu": 10})
+    )
+    assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
+    assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
 
 def check_itself(session):

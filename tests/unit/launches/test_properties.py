@@ -88,12 +88,6 @@ def test_any_name_is_explained_or_not(name, grid, block, device):
     explain(LaunchFacts(decode(name), geometry, None, device))
 
 
-@given(text=st.text(max_size=30) | st.none() | st.sampled_from(["null", "{}", "[null]", "[[null]]", "7"]))
-def test_arguments_that_are_no_json_are_unknown(text):
-    call = parse_arguments("aten::add", shapes=text, types=text, strides=text, concrete=text)
-    assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
-
-
 @each_record
 def test_no_statement_holds_a_figure_that_is_missing(record, facts_from):
     for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):

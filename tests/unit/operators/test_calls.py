@@ -6,13 +6,15 @@ operations, the addresses of all tensors) is written anew, and nothing else.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from opscope.operators.arguments import CallArguments
 from opscope.operators.effects import ContradictionError, FlopSource
-from opscope.operators.operator_table import OPERATORS, cost_by_rules, effects_by_rules
+from opscope.operators.operator_table import FAMILIES, OPERATORS, cost_by_rules, effects_by_rules
 
 from .notation import call_of, tensor_text
 
@@ -82,3 +84,20 @@ def test_torch_says_the_same(recorder, pytestconfig, addressed_bytes):
             row["is"]["read"] = sum(map(addressed_bytes, of_torch.read))
             row["is"]["written"] = sum(map(addressed_bytes, of_torch.written[:count]))
     FILE.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+
+
+# How many operations a Fourier transform takes depends on the algorithm.
+UNCOUNTED = {"_fft_r2c", "_fft_c2r", "_fft_c2c"}
+
+
+def test_an_operator_is_in_one_family_and_what_has_results_has_operations():
+    counts = Counter(name for family in FAMILIES for name in family.OPERATORS)
+    assert not [name for name, count in counts.items() if count > 1]
+    uncounted = {name for name, one in OPERATORS.items() if one.operations is None}
+    assert uncounted == UNCOUNTED
+
+
+@pytest.mark.torch
+def test_operators_are_those_that_torch_has(recorder):
+    names = (name.partition(".")[0] for name in recorder.torch._C._dispatch_get_all_op_names())
+    assert set(OPERATORS) <= {CallArguments(name).stem for name in names}

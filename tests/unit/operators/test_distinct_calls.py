@@ -17,13 +17,6 @@ def arguments(*shapes, types=None):
     return {"Input Dims": list(shapes), "Input type": types or ["float"] * len(shapes)}
 
 
-def call(built, name, start, *, kernels=1, **args):
-    built.operator(name, start, 5, **args)
-    for number in range(kernels):
-        built.launch(start + number).kernel("k", start + 10 + 2 * number, 1)
-    return built
-
-
 def transfer(built, start, activity, size, *, name="aten::copy_"):
     category = "gpu_memset" if "Memset" in activity else "gpu_memcpy"
     size_bytes = {} if size is None else {"bytes": size}
@@ -32,19 +25,6 @@ def transfer(built, start, activity, size, *, name="aten::copy_"):
         .launch(start + 1, name="cudaMemcpyAsync")
         .kernel(activity, start + 2, 1, category=category, **size_bytes)
     )
-
-
-def test_every_activity_is_in_one_call(load):
-    built = call(TraceBuilder(), "aten::relu", 0, kernels=3, **arguments([4]))
-    built.launch(50, thread=2).kernel("outside", 60, 2)
-    transfer(built, 70, COPY, 64)
-    session = load(built)
-    calls = collect(session)
-    rows = session.query("SELECT activity_id, call_id FROM activity_costs")
-    assert len(rows) == len({activity for activity, _ in rows}) == 5
-    assert {call_id for _, call_id in rows} == {one.call_id for one in calls}
-    assert sum(one.self_device_ns for one in calls) == 6_000
-    assert collect(load(TraceBuilder().operator("aten::relu", 0, 5))) == []
 
 
 def test_copies_and_sets_alone_are_told_by_their_sizes(load):

@@ -125,14 +125,6 @@ def test_recorded_traces(shared, load, name):
     assert with_flops >= least_flops
 
 
-@pytest.mark.exhaustive
-def test_public_traces(shared, load):
-    folder = shared / "traces/public/HTA/tests/data"
-    for name in ("trace_diff/test/test", "nccl_parser_config/nccl_data", "trace_filter/sampled_rank-0"):
-        session = load(folder / f"{name}.json.gz")
-        assert_shares_all_time_out(session, filled(session))
-
-
 def assert_shares_all_time_out(session, rows):
     """Every activity is in one call, whose time is that of its activities; what is unknown has a reason."""
     counts = session.query(

@@ -1,9 +1,24 @@
+"""What torch.compile generated: its kernels and graphs, and which source is matched to which kernel."""
+
+import json
 from pathlib import Path
 
 import pytest
 
 from case_tables import cases
-from opscope.provenance.generated_code import parse_graph, parse_kernel, source_hash
+from opscope.model.origin import SourceEvidence
+from opscope.provenance.generated_code import (
+    CompiledGraph,
+    files_by_hash,
+    generated_sources,
+    parse_graph,
+    parse_kernel,
+    parse_stack,
+    parse_tracking,
+    read_generated,
+    recorded_source,
+    source_hash,
+)
 
 USER_KERNEL = Path(__file__).with_name("user_kernel.txt").read_text(encoding="utf-8")
 
@@ -72,3 +87,92 @@ def test_functions_that_a_kernel_calls_are_not_the_kernel():
     assert (kernel["kernel"], kernel["heuristic"]) == ("scale", "user_autotune")
     assert kernel["meta"]["configs"][1] == {"kwargs": {"BLOCK": 128}, "num_warps": 8}
     assert parse_kernel(USER_KERNEL, "helper")["line"] == 3
+
+
+STACK = Path(__file__).with_name("stack.txt").read_text(encoding="utf-8")
+
+
+def test_all_uses_of_a_kernel_count_and_each_line_once(graph_text, kernel_text):
+    code = parse_graph(graph_text("0_backward", {"k": kernel_text("k"), "k_1": kernel_text("k_1")}))
+    stacks, nodes = parse_tracking(
+        json.dumps(
+            {"k:2": [STACK, STACK], "k:5": [STACK], "k_1:3": ["other"], "extern_kernels.mm:1": [STACK]}
+        ),
+        json.dumps({"cppCodeToPost": {"k:2": ["mul"], "k:5": ["mul", "erf"]}, "version": 2.0}),
+    )
+    graph = CompiledGraph(code, "key", stacks, nodes)
+    first, second = (recorded_source(graph, one, None, SourceEvidence.PROCESS) for one in code.kernels)
+    assert first.stacks == (parse_stack(STACK),)
+    assert first.post_grad_nodes == ("mul", "erf")
+    assert second.stacks == ()
+    assert len(stacks["extern_kernels.mm:1"]) == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "not JSON", '{"k": 1, "cppCodeToPost": 5}', "[" * 50_000])
+def test_absent_or_other_tracking_is_empty(text):
+    assert parse_tracking(text, text) == ({}, {})
+
+
+def test_lines_are_those_of_the_file(graph_text, kernel_text):
+    text = kernel_text("k")
+    graph = CompiledGraph(parse_graph(graph_text("0_forward", {"k": text})), "key")
+    (kernel,) = graph.code.kernels
+    source = recorded_source(graph, kernel, text.lstrip(), SourceEvidence.PROCESS)
+    assert recorded_source(graph, kernel, text, SourceEvidence.PROCESS).line == source.line + 1
+    assert (source.graph, source.graph_key, source.heuristic) == ("0_forward", "key", "pointwise")
+    assert recorded_source(graph, kernel, None, SourceEvidence.PROCESS).line is None
+
+
+@pytest.fixture
+def graphs(graph_text, kernel_text):
+    """Two graphs that define a kernel `k` differently, and one with caches off that defines `other`."""
+    one, two, other = kernel_text("k"), kernel_text("k", body="pass"), kernel_text("other")
+    return (
+        CompiledGraph(parse_graph(graph_text("0_forward", {"k": one})), "key-one"),
+        CompiledGraph(parse_graph(graph_text("1_forward", {"k": two})), "key-two"),
+        CompiledGraph(parse_graph(graph_text("2_inference", {"other": other})), None),
+    )
+
+
+def match(graphs, kernels={"k"}, launched=(), keys=()):  # noqa: B006
+    files = files_by_hash(f"/cache/{hash_}.py" for hash_ in launched)
+    found = generated_sources(kernels, files, set(keys), graphs, read=lambda file, hash_: None)
+    return [(source.kernel, source.graph, source.evidence.value) for source, _ in found]
+
+
+def read_or_none(file, hash_):
+    return None if file is None else read_generated(file, hash_)
+
+
+def hashes(graphs):
+    return [graph.code.kernels[0].hash for graph in graphs]
+
+
+def test_a_launch_names_its_source_beside_graphs_that_are_replayed(graphs):
+    assert match(graphs, launched=hashes(graphs)[:1]) == [("k", "0_forward", "launch")]
+    assert match(graphs, launched=hashes(graphs)[:2], keys=["key-one", "key-two"]) == [
+        ("k", "0_forward", "launch"),
+        ("k", "1_forward", "launch"),
+    ]
+    assert match(graphs, launched=hashes(graphs)[:1], keys=["key-one", "key-two"]) == [
+        ("k", "0_forward", "launch"),
+        ("k", "1_forward", "process"),
+    ]
+
+
+def test_without_launches_the_graphs_that_ran_decide(graphs):
+    assert match(graphs, keys=["key-two"]) == [("k", "1_forward", "process")]
+    assert match(graphs, kernels={"k", "other"}, keys=["None"]) == [("other", "2_inference", "process")]
+    assert match(graphs) == [("k", "0_forward", "process"), ("k", "1_forward", "process")]
+    assert match(graphs, kernels={"nvjet"}) == []
+
+
+def test_a_launched_file_counts_without_its_graph(tmp_path, kernel_text):
+    text = kernel_text("k", heuristic="reduction")
+    file = tmp_path / f"{source_hash(text)}.py"
+    file.write_text(text)
+    edited = tmp_path / f"{source_hash('other')}.py"
+    edited.write_text(text)
+    files = files_by_hash([str(file), str(edited), str(tmp_path / "gone.py")])
+    ((source, found_text),) = generated_sources({"k"}, files, read=read_or_none)
+    assert (source.file, source.heuristic, source.graph, found_text) == (str(file), "reduction", None, text)

@@ -95,18 +95,9 @@ def summary():
     copy = KernelTotal("Memcpy HtoD (Pageable -> Device)", "memcpy", 1, 999_999, 999_999, 999_999, 0.1, 4_096)
     return Summary(
         Session(),
-        traces=("runs/bert.json",),
-        ranks=(None,),
-        has_device=True,
-        device_time_ns=10_000_000,
-        attributed_ns=9_000_001,
-        cpu_time_ns=20_000_000,
-        kernel_launches=9,
-        activity_count=10,
-        operator_calls=12,
-        operator_names=3,
-        window_ns=30_000_000,
-        **UNKNOWN,
+        traces=("runs/bert.json",), ranks=(None,), has_device=True, device_time_ns=10_000_000,
+        attributed_ns=9_000_001, cpu_time_ns=20_000_000, kernel_launches=9, activity_count=10,
+        operator_calls=12, operator_names=3, window_ns=30_000_000, **UNKNOWN,
         devices=(
             DeviceTime(
                 0, None, 0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 12_000_000, 9_500_000, 2_500_000, 10

@@ -4,10 +4,8 @@
 """
 
 import difflib
-import json
 import re
 
-import pytest
 from msgspec.structs import replace
 
 from opscope._version import __version__
@@ -265,13 +263,3 @@ def test_the_report_and_the_stats_file_of_a_configuration(summary, config, envir
 def test_the_stats_file_without_a_device(cpu_summary, expect):
     stats = stats_document(cpu_summary, {"device": "cpu"}, None, None)
     expect("cpu_stats.txt", to_json(stats).replace(f'"{__version__}"', '"VERSION"'))
-
-
-@pytest.mark.parametrize("of", OF_THE_PLAIN.values(), ids=OF_THE_PLAIN)
-def test_self_times_and_unattributed_add_up_in_json(summary, of):
-    document = json.loads(to_json(analysis_json(of(summary), top=None)))
-    self_ns = sum(operator["self_device_ns"] for operator in document["top_operators"])
-    assert self_ns == document["summary"]["attributed_ns"]
-    for partition in document["time_partition"]:
-        parts = ("compute_ns", "exposed_copy_ns", "exposed_communication_ns", "idle_ns")
-        assert sum(partition[part] for part in parts) == partition["span_ns"]

@@ -1,5 +1,4 @@
 import re
-from fractions import Fraction
 
 import msgspec
 import pytest
@@ -119,16 +118,6 @@ def test_the_benchmark_document(benchmarks):
     assert rows["old"]["presence"] == "removed"
     assert document["only_in_candidate"][0]["parameters"] == {"n": "2"}
     assert msgspec.json.decode(to_json(document).encode()) == msgspec.to_builtins(document)
-
-
-def test_cells():
-    differences = [comparison.difference_text(value) for value in (0, 1500, -2.5e6, 0.4)]
-    assert differences == ["0 ns", "+1.50 µs", "−2.50 ms", "+0.4 ns"]
-    assert comparison.measured_text(131.2e3, (131.1e3, 131.3e3)) == "131.2 ± 0.1 µs"
-    assert comparison.measured_text(None) == "–"
-    assert comparison.count_text(Fraction(3), Fraction(3)) == "3"
-    assert comparison.count_text(Fraction(1, 2), Fraction(3)) == "0.5 → 3"
-    assert comparison.count_text(None, Fraction(3)) == "– → 3"
 
 
 def test_a_ratio_and_its_interval_are_of_one_quantity_or_it_is_bare():

@@ -4,15 +4,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from case_tables import cases
-from opscope.report.document import (
-    Code,
-    Column,
-    Document,
-    Link,
-    Paragraph,
-    Section,
-    Table,
-)
+from opscope.report.document import Code, Column, Document, Link, Paragraph, Section, Table
 from opscope.report.markdown import render_markdown
 from opscope.visible_text import visible
 

@@ -32,14 +32,13 @@ def test_only_code_is_left(text, words):
     ]
 
 
-@pytest.mark.parametrize("text", ["/* open", '"open', "'open", 'R"(open', "#define open \\", "// open \\"])
-def test_what_never_ends_ends_with_the_text(text):
-    (code,) = Source("a.cu", text).texts
-    assert len(code) == len(text)
+BRANCHES = '/* a\nb */ int x = R"(\n\n)"; // c\n#if A\nint y;\n#else\nint z;\n#endif\n'
+ENDLESS = ("/* open", '"open', "'open", 'R"(open', "#define open \\", "// open \\")
+UNBALANCED = ("#endif\n", "#else\na", "#if\n", "#if A\n#if B\n", "#elif\n#endif")
 
 
-def test_offsets_and_lines_stay():
-    text = '/* a\nb */ int x = R"(\n\n)"; // c\n#if A\nint y;\n#else\nint z;\n#endif\n'
+@pytest.mark.parametrize("text", [BRANCHES, *ENDLESS, *UNBALANCED])
+def test_offsets_and_lines_stay(text):
     for code in Source("a.cu", text).texts:
         assert len(code) == len(text)
         assert [at for at, one in enumerate(code) if one == "\n"] == [
@@ -50,8 +49,3 @@ def test_offsets_and_lines_stay():
 @cases("text", "texts")
 def test_every_branch_of_this_build_is_in_a_text(text, texts):
     assert kept(text) == texts
-
-
-@pytest.mark.parametrize("text", ["#endif\n", "#else\na", "#if\n", "#if A\n#if B\n", "#elif\n#endif"])
-def test_unbalanced_conditionals_do_not_raise(text):
-    assert {len(one) for one in Source("a.cu", text).texts} == {len(text)}

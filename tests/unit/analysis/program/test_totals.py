@@ -2,8 +2,11 @@
 
 import pytest
 
-from fakes import TraceBuilder
+import opscope
+from fakes import TraceBuilder, sidecar
 from opscope.analysis.program.places import LineKind, ModuleTotal, program_totals
+from opscope.analysis.program.stacks import stack_profiles
+from opscope.model.sidecar import RecordedModule, RecordedStructure, sidecar_path, write_sidecar
 
 
 def launch(builder, name, start, us, **args):
@@ -202,3 +205,17 @@ def test_a_python_call_inside_an_operator_is_charged(load):
     found = lines(program_totals(load(trace)))
     assert found["kernels.py", 3].self_device_ns == 6_000
     assert found["train.py", 10].self_device_ns == 9_000
+
+
+def test_what_the_program_noted_names_its_modules_and_the_lines_that_ran(tmp_path):
+    """The call of the first Linear came from line 7 of `forward`, where it is `layers.0`."""
+    path = model().write(tmp_path / "trace.json")
+    modules = (RecordedModule("Net_0", "Linear_0", "layers.0"),)
+    noted = RecordedStructure(("train.py", "net.py"), modules, 0, (30_000,), (7,))
+    write_sidecar(sidecar_path(path), sidecar(structure=noted))
+    with opscope.load(path) as session:
+        totals, (profile,) = program_totals(session), stack_profiles(session)
+    assert set(by_path(totals)) == {"Net_0", "Net_0.layers.0", "Net_0.Linear_1"}
+    assert "nn.Module: layers.0 (Linear_0)" in profile.names
+    of_net = {line.line: (line.kind, line.self_device_ns) for line in totals.lines if line.file == "net.py"}
+    assert of_net == {7: (LineKind.EXECUTED, 10_000), 5: (LineKind.FUNCTION, 23_000)}

@@ -87,12 +87,6 @@ class TestTheRecordersPart:
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)
 
 
-def three_kernels():
-    """Queued or running: one until 12 µs, two until 20, one until 30, none until 38, one until 50."""
-    trace = TraceBuilder().launch(0).kernel("a", 10, 10).launch(12).kernel("b", 20, 10)
-    return trace.launch(38).kernel("c", 40, 10)
-
-
 def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline):
     trace = TraceBuilder()
     for number, latency in enumerate((5, 7, 6, 100, -2)):
@@ -107,10 +101,6 @@ def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline):
         trace.launch(1000 * number).kernel("k", 1000 * number + number, 10)
     (latency,) = timeline(trace).latencies
     assert (latency.median_ns, latency.p95_ns) == (10_000, 19_000)
-
-
-def test_depth_is_weighted_by_time(timeline):
-    assert timeline(three_kernels()).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
 
 
 def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline):

@@ -1,26 +1,8 @@
 """Steps cut into their parts, and one of them event by event."""
 
-from pathlib import Path
-
 from fakes import TraceBuilder
 from opscope.analysis.timeline.host import read_session
-from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.step_view import LaneKind, step_times, step_view
-
-BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
-
-
-def test_steps_tile_the_window_exactly(shared_session):
-    session = shared_session(BERT)
-    records = read_session(session)
-    times = step_times(records, most=24)
-    for one in times:
-        parts = one.compute_ns + one.exposed_communication_ns + one.exposed_copy_ns
-        assert parts + sum(one.idle_by_cause.values()) == one.end_ns - one.start_ns
-    (partition,) = measure_timeline(session, records).partitions
-    assert sum(one.end_ns - one.start_ns for one in times) == partition.span_ns
-    assert sum(one.compute_ns for one in times) == partition.compute_ns
-    assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
 
 
 def test_a_step_of_no_time_has_no_view(load):

@@ -3,7 +3,6 @@
 import pytest
 
 import opscope
-from case_tables import cases
 from fakes import ExportBuilder, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
@@ -119,15 +118,6 @@ def test_a_recording_in_which_the_device_does_next_to_nothing_first_is_cold(load
     summary = Summary(load(trace))
     assert summary.is_cold is (prepares_us > 100_000)
     assert [one.lead_in_ns for one in summary.timeline.start_ups] == [464_000_000] * summary.is_cold
-
-
-@cases("name", "busy", "longest_ms", "host")
-def test_programs_known_to_leave_the_device_idle(shared, name, busy, longest_ms, host):
-    with opscope.load(shared / "traces" / name) as session:
-        (one,) = Summary(session).timeline.partitions
-    assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)
-    assert one.longest_gaps[0].duration_ns / 1e6 == pytest.approx(longest_ms, abs=0.1)
-    assert (one.longest_gaps[0].host or "").endswith(host)
 
 
 US = 1000

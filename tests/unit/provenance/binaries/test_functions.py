@@ -13,8 +13,8 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 NATIVE = "aten/src/ATen/native"
 A_CU, B_CU, C_CPP = f"{NATIVE}/cuda/A.cu", f"{NATIVE}/cuda/B.cu", f"{NATIVE}/C.cpp"
-FUNCTION, OBJECT, FILE = 2, 1, 4
-LOCAL, GLOBAL, WEAK = 0, 1, 2
+FUNCTION, FILE = 2, 4
+LOCAL, GLOBAL = 0, 1
 F = "_ZN2at6native1fEi"  # at::native::f(int)
 
 

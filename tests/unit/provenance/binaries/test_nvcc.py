@@ -1,18 +1,13 @@
 """Libraries as nvcc makes them, and the installed PyTorch if it is a CUDA build."""
 
-import json
-import lzma
 import shutil
 import subprocess
-import sys
 import zlib
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 
-from opscope.provenance.binaries.elf import open_elf
-from opscope.provenance.binaries.library import by_shown_name, cached_library, read_library, units_by_kernel
+from opscope.provenance.binaries.library import read_library
 
 NVCC, STRIP = shutil.which("nvcc"), shutil.which("strip")
 needs_nvcc = pytest.mark.skipif(NVCC is None or STRIP is None, reason="no nvcc or strip here")
@@ -99,50 +94,3 @@ def test_a_linked_library_of_several_units(build, tmp_path):
         assert [unit.name for unit in whole.units_of(name)] == [f"{name[:3]}.cu"]
         assert name in bare
         assert {unit.name for unit in bare.units_of(name)} <= {f"{name[:3]}.cu"}
-
-
-@pytest.mark.exhaustive(few=False)
-@needs_nvcc
-def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
-    source, library = build()
-    code = """
-import ctypes, pathlib, sys
-from opscope.provenance.binaries.library import mapped_libraries, units_of_process
-ctypes.CDLL(sys.argv[1])
-maps = pathlib.Path("/proc/self/maps")
-origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]), maps=maps)["plain"]
-print(*mapped_libraries(maps), origin.library, *(unit.source_path for unit in origin.units), sep="\\n")
-"""
-    command = [sys.executable, "-c", code, str(library), str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [str(library), "ext.so", str(source)]
-
-
-@pytest.fixture(scope="module")
-def installed_torch():
-    """Libraries of the installed PyTorch's kernels, and its version."""
-    try:
-        torch = distribution("torch")
-    except PackageNotFoundError:
-        pytest.skip("no PyTorch here")
-    folder = torch.locate_file("torch/lib")
-    paths = [folder / "libtorch_cuda.so", folder / "libtorch_cuda_linalg.so"]
-    if not all(path.is_file() for path in paths):
-        pytest.skip("the installed PyTorch has no CUDA kernels")
-    return paths, torch.version.partition("+")[0]
-
-
-def test_the_installed_pytorch(installed_torch, shared, tmp_path):
-    paths, version = installed_torch
-    table = shared / "provenance" / f"kernel_units_{version}.json.xz"
-    if not table.is_file():
-        pytest.skip(f"no {table.name}")
-    expected = json.loads(lzma.decompress(table.read_bytes()))
-    names = set()
-    for path in paths:
-        with open_elf(path) as elf:
-            names |= by_shown_name(units_by_kernel(elf)).keys()
-    assert names == expected.keys()
-    libraries = [cached_library(path, tmp_path) for path in paths]
-    for name, units in expected.items():
-        assert {unit.name for library in libraries for unit in library.units_of(name)} == set(units)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tomli
 
+from case_tables import cases
 from opscope.model.origin import Grade
 from opscope.provenance.kernel_names.decoder import decode
 
@@ -28,3 +29,28 @@ def test_what_a_name_says(case):
     known = {key for key, value in vars(kernel).items() if value is not None and value != ()}
     assert set(kernel.grades) == known - {"name", "grades"}
     assert set(kernel.grades.values()) <= {Grade.NAME_PATTERN, Grade.INFERRED}
+
+
+SERVING = Path(__file__).parent / "cases" / "serving.tsv"
+
+
+def labelled():
+    lines = SERVING.read_text(encoding="utf-8").splitlines()
+    return [tuple(line.split("\t")) for line in lines if line and not line.startswith("#")]
+
+
+def test_every_labelled_kernel_has_its_family_and_one_in_a_hundred_none():
+    names = labelled()
+    assert len(names) >= 300
+    assert len({name for _, name in names}) == len(names)
+    wrong = [
+        (family, decode(name).family, name[:90]) for family, name in names if decode(name).family != family
+    ]
+    assert not wrong
+    assert sum(decode(name).family is None for _, name in names) <= 0.01 * len(names)
+
+
+@cases("name", "fields")
+def test_names_tell_library_types_and_tile(name, fields):
+    decoded = decode(name)
+    assert {field: getattr(decoded, field) for field in fields} == fields

@@ -15,14 +15,7 @@ from opscope.provenance.kernel_names.libraries import read_plain_words
 FOLDER = Path(room.__file__).parent
 RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
 GRAMMARS = tomli.loads((FOLDER / "grammars.toml").read_text(encoding="utf-8"))
-DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 NAMES = vocabulary.CATEGORY_OF_FAMILY.keys()
-
-
-def test_families_are_declared_once_in_snake_case_with_a_meaning():
-    assert len(NAMES) == sum(map(len, DECLARED.values()))
-    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
-    assert all(text[0].isupper() and text[-1] != "." for text in vocabulary.MEANING_OF_FAMILY.values())
 
 
 def test_every_family_belongs_to_a_titled_category():

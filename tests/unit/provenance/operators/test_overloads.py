@@ -6,7 +6,7 @@ import pytest
 
 from case_tables import cases
 from opscope.model.origin import Grade
-from opscope.provenance.native_functions import holds_stacks, resolve
+from opscope.provenance.native_functions import holds_stacks, out_of_place, parse_schema, resolve
 
 RECORDED = Path(__file__).with_name("recorded_calls.json.gz")
 OLD = Grade.NEIGHBOR_VERSION
@@ -68,3 +68,33 @@ def test_no_recorded_call_is_taken_for_another(table, kind):
         assert truth in (found.candidates if found.entry is None else (found.entry,)), (name, types)
         correct += found.entry is not None
     assert correct >= 0.95 * len(calls)
+
+
+def test_arguments_of_a_schema():
+    schema = parse_schema(
+        "f.out(Tensor(a -> *) self, int[1]? dim=None, *, str mode='x', Tensor(a!)[] out) -> (Tensor, int)"
+    )
+    assert schema.name == "f"
+    assert [(one.type, one.name, one.default, one.is_written) for one in schema.arguments] == [
+        ("Tensor", "self", None, False),
+        ("int[1]?", "dim", "None", False),
+        ("str", "mode", "'x'", False),
+        ("Tensor[]", "out", None, True),
+    ]
+    assert [len(part) for part in (schema.positional, schema.keyword_only, schema.out)] == [2, 1, 1]
+
+
+@cases("text", "is_inplace")
+def test_what_changes_its_first_argument(text, is_inplace):
+    assert parse_schema(text).is_inplace is is_inplace
+
+
+@cases("name", "plain")
+def test_the_variant_that_changes_nothing(name, plain):
+    assert out_of_place(name) == plain
+
+
+@cases("text")
+def test_what_is_no_schema_is_refused(text):
+    with pytest.raises(ValueError, match="not a"):
+        parse_schema(text)

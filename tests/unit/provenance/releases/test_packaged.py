@@ -87,14 +87,6 @@ def test_files_of_one_name_are_told_apart(registered, version, kernel, path):
     assert found or kernel == "embedding_bag_4bit_rowwise"
 
 
-@pytest.mark.parametrize("version", EACH)
-def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
-    paths = [unit.path for unit in release(version).units if unit.path]
-    assert all(path.startswith(("aten/src/ATen/", "torch/csrc/", "third_party/")) for path in paths)
-    assert len(paths) == len(set(paths))
-    assert "UfuncCUDA_add.cu" in {unit.name for unit in release(version).units if not unit.path}
-
-
 @cases("trace", "grade")
 def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(shared, load, trace, grade):
     kernels = load(shared / "traces" / "h200" / trace).query(

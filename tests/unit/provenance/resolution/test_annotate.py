@@ -110,18 +110,6 @@ class TestTraces:
             ("aten::softmax", 3, 0),
         ]
 
-    def test_any_name_is_annotated(self, annotated):
-        names = {
-            "x" * 8192, "void at::native::f<" * 430, ">" * 300, "(anonymous namespace)::" * 300,
-            "a'b\"c\\\0<", "",
-        }  # fmt: skip
-        built = TraceBuilder()
-        for index, name in enumerate(names):
-            built.operator(name, 100 * index, 10).launch(100 * index + 2).kernel(name, 100 * index + 20, 5)
-        session = annotated(built)
-        assert session.query("SELECT count(*) FROM kernel_provenance") == [(len(names),)]
-        assert {name for (name,) in session.query("SELECT name FROM native_functions")} == names
-
     def test_recorded_types_that_are_none(self, annotated):
         built = TraceBuilder()
         none = {"add": 5, "bmm": {"a": 1}, "div": "float", "mm": [["float"], 3, None], "mul": None, "sum": []}

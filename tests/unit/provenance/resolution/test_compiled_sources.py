@@ -62,14 +62,6 @@ def test_a_file_that_is_still_there_is_read(load, trace, written, kernel_text):
     }
 
 
-def test_a_file_whose_text_is_another_is_left_aside(load, trace, written, kernel_text):
-    file = written(kernel_text("k"))
-    file.write_text(kernel_text("k", body="pass"))
-    session = load(trace({"k": str(file)}))
-    assert complete_sources(session) == 0
-    assert source_locations(session) == {}
-
-
 def test_copies_beside_the_trace_come_first(load, trace, written, kernel_text):
     copy = written(kernel_text("k"), "trace.kernels")
     session = load(trace({"k": f"/gone/{copy.name}"}))

@@ -1,9 +1,11 @@
-"""Pictures of a job of several ranks."""
+"""Pictures of a job, of steps and of a sweep."""
+
+import pytest
 
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.api import load as load_source
-from opscope.report.html.charts import session_charts
+from opscope.report.html.charts import benchmark_charts, session_charts
 from opscope.units import format_duration
 
 
@@ -17,24 +19,17 @@ def rank(number, compute_us):
     return trace
 
 
-def test_the_rank_that_computes_longer_stands_out(make_trace, tmp_path):
-    for number, compute_us in ((0, 20), (1, 60)):
-        make_trace(rank(number, compute_us), f"rank{number}.json")
-    with load_source(str(tmp_path)) as session:
-        charts = {one.key: one for one in session_charts(session, Summary(session).complete())}
-    (cells,) = charts["ranks"].figure["data"]
-    assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2
-    # The step without the time in which only the collective ran.
-    assert cells["text"] == ["40.0 µs", "40.0 µs", "80.0 µs", "80.0 µs"]
-    assert len(charts["steps"].figure["data"][-1]["y"]) == 4
-
-
-def test_ranks_that_wait(make_trace, tmp_path):
+def test_the_rank_that_computes_longer_stands_out_and_others_wait(make_trace, tmp_path):
     for number, compute_us in ((0, 20), (1, 60), (2, 20)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
         summary = Summary(session).complete()
         charts = {one.key: one for one in session_charts(session, summary)}
+    (cells,) = charts["ranks"].figure["data"]
+    assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2 + ["rank 2"] * 2
+    # The step without the time in which only the collective ran.
+    assert cells["text"] == [*["40.0 µs"] * 2, *["80.0 µs"] * 2, *["40.0 µs"] * 2]
+    assert len(charts["steps"].figure["data"][-1]["y"]) == 6
     (cells,) = charts["waits"].figure["data"]
     waiting = {f"rank {skew.rank}": format_duration(skew.waiting_ns) for skew in summary.timeline.skews}
     assert dict(zip(cells["y"], cells["text"], strict=True)) == waiting
@@ -84,3 +79,15 @@ def test_thousands_of_events_of_turning_colors_are_joined(make_trace):
     assert 100 < sum(drawn) <= 8000
     path = [one for one in chart.figure["data"] if one["name"].startswith("path: ")]
     assert path
+
+
+def test_curves_of_a_sweep_are_medians_above_the_ceiling(results_named):
+    found = results_named("aten::gelu")
+    assert benchmark_charts(found.benchmark) == ()
+    (chart,) = benchmark_charts(found.sweep)
+    torch, other, floor = chart.figure["data"]
+    assert torch["x"] == other["x"] == floor["x"] == [8, 64]
+    assert torch["y"] == [point.rows[0].median_ns for point in found.sweep.points]
+    assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
+    low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
+    assert low < min(floor["y"]) and max(other["y"]) < high

@@ -20,14 +20,7 @@ from opscope.toolchain.doctor.checks import (
     EnvironmentCheck,
     diagnose,
 )
-from opscope.toolchain.doctor.machine import (
-    Counters,
-    Driver,
-    ExaminedMachine,
-    Gpu,
-    MachineFacts,
-    Torch,
-)
+from opscope.toolchain.doctor.machine import Counters, Driver, ExaminedMachine, Gpu, MachineFacts, Torch
 from opscope.toolchain.programs import ProgramExit
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
