@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import opscope
 from fakes import TraceBuilder
-from opscope.analysis.comparison_rules import gate_reasons
+from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
 from opscope.model.benchmark import Verdict
@@ -87,6 +87,16 @@ def test_a_difference_within_the_threshold_is_none(load):
     sides = load(steps({"aten::mm": 100})), load(steps({"aten::mm": 101}))
     assert compare_sessions(*sides).verdict is Verdict.SAME
     assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
+
+
+def test_other_numbers_of_steps_are_compared_per_step(compare):
+    comparison = compare(steps({"aten::mm": 100}, count=8), steps({"aten::mm": 100}, count=16))
+    assert comparison.total.ratio == pytest.approx(1, abs=1e-4)
+    assert comparison.verdict is Verdict.SAME
+    assert (comparison.reference.launches, comparison.candidate.launches) == (8, 16)
+    assert differences(comparison) == ()
+    assert "compare.steps_differ" in [finding.code for finding in comparison.findings]
+    check_laws(comparison)
 
 
 def test_what_lies_outside_steps_is_left_out_and_counted(compare):
