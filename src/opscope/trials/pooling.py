@@ -167,8 +167,7 @@ def pooled(
     by_process = tuple(np.exp(centers).tolist())
     told = ", ".join(f"{100 * one:.1f} %" for one in by_process)
     where = "one process" if count == 1 else f"{count} processes"
-    spread = 100 * math.sqrt(float(within.max()))
-    reason = f"{told} of the time in {where}, ± {spread:.1f} % within"
-    if rounds.max() == 1:
-        reason = f"{told} of the time in {where}"
+    reason = f"{told} of the time in {where}"
+    if rounds.max() > 1:
+        reason = f"{told} of the time in {where}, ± {100 * math.sqrt(float(within.max())):.1f} % within"
     return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason, by_process)
