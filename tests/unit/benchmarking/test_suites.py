@@ -95,13 +95,6 @@ def test_every_value_of_a_parameter_is_its_own_problem():
     assert not torch.allclose(*answers)
 
 
-def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
-    for value in ("none", "tanh"):
-        made = problem("gelu", approximate=value, device="interpreter")
-        for implementation in made.implementations:
-            assert outcome_of(made, implementation).check.max_relative_error < 1e-6
-
-
 @cases("name", "options", "min_bytes", "flop_count")
 def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
     made = problem(name, **options)

@@ -82,13 +82,6 @@ def test_an_error_is_shown_as_python_shows_it(folder, capsys):
     assert capsys.readouterr().err == python.stderr
 
 
-def test_signals_end_the_program_but_not_this_process(folder, capsys):
-    assert run(folder, "raise KeyboardInterrupt\n").exit_code == 130
-    assert "KeyboardInterrupt" in capsys.readouterr().err
-    end = run(folder, "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)\n")
-    assert end.exit_code == 128 + signal.SIGTERM
-
-
 def test_a_handler_of_the_program_is_its_own(folder):
     previous = signal.getsignal(signal.SIGTERM)
     text = "import os, signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\nos.kill(os.getpid(), 15)\n"
@@ -130,11 +123,6 @@ def test_a_step_function_is_wrapped_without_moving(folder, capsys):
     assert capsys.readouterr().out == "1 3\n"
 
 
-def test_a_missing_step_function_is_refused_with_those_there_are(folder):
-    with pytest.raises(InputError, match=r"no function 'infer'.*It defines: main, train"):
-        run(folder, "def train(): pass\ndef main(): pass\n", step_function="infer")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"x = (\n", "not Python: line 1"), (b"\x7fELF\x00\x01", "not Python"), (b"\xff\xfe bad", "not Python")],
@@ -143,14 +131,6 @@ def test_a_file_that_is_not_python_is_refused(folder, content, message):
     (folder / "script.py").write_bytes(content)
     with pytest.raises(InputError, match=message):
         check_program(Program("script.py"))
-
-
-def test_what_is_no_script_is_refused(folder):
-    with pytest.raises(InputError, match="no such script"):
-        check_program(Program("absent.py"))
-    with pytest.raises(InputError, match="a folder is not a script"):
-        check_program(Program(str(folder)))
-    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("name", ["opscope_absent", "opscope_absent.part", "sys", "..x"])

@@ -13,7 +13,6 @@ import pytest
 
 from opscope.capture import registrations as module
 from opscope.capture.registrations import collect_registrations
-from opscope.errors import DependencyError
 from opscope.model.origin import OperatorRegistration, RegistrationKind
 
 CUSTOM_OPERATORS = Path(__file__).with_name("custom_operators.py.txt").read_text(encoding="utf-8")
@@ -174,12 +173,3 @@ def test_what_a_release_lacks_is_left_out(fake_torch):
     assert [one.name for one in collect_registrations(["aten::f", "step"])] == ["aten::f"]
     del fake_torch._C._dispatch_dump
     assert collect_registrations(["aten::f"]) == ()
-
-
-def test_without_torch(monkeypatch):
-    def missing():
-        raise DependencyError("PyTorch is not installed")
-
-    monkeypatch.setattr(module, "require_torch", missing)
-    with pytest.raises(DependencyError):
-        collect_registrations(["custom::f"])

@@ -80,21 +80,16 @@ def trace(tmp_path):
     return builder.write(tmp_path / "trace.json")
 
 
-def test_each_name_once(trace):
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 1000, 100, 64])
+def test_each_name_once_also_at_the_edge_of_a_chunk(trace, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(module, "_OVERLAP_BYTES", 200)
     assert read_trace_names(trace) == TraceNames(
         kernels=frozenset({"void gemm<float>(float*)", 'say "a\\"'}),
         operators=frozenset({"aten::mm", "triton_k"}),
         kernel_files=frozenset({"/cache/a b/ck.py"}),
         graph_keys=frozenset({KEY}),
     )
-
-
-@pytest.mark.parametrize("chunk_bytes", [64, 100, 1000])
-def test_names_at_the_edge_of_a_chunk_are_found(trace, monkeypatch, chunk_bytes):
-    whole = read_trace_names(trace)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(module, "_OVERLAP_BYTES", 200)
-    assert read_trace_names(trace) == whole
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,6 @@ def test_what_the_writer_writes_is_read(writer, tmp_path, kernels, texts):
     assert recording.activity_count == 2 * kernels
 
 
-def test_a_second_file_of_a_process_id_has_a_number(writer, tmp_path):
-    for _ in range(2):
-        subprocess.run([writer, tmp_path, "1", "1"], check=True)
-    assert all(path.name.endswith(".0.cuda") for path in tmp_path.iterdir())
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 NAME = text(TextTable.KERNEL, 0, b"_Z3addv")
 WHOLE = (
     header(process=7, start_ns=5, start_realtime_ns=1005, write_errno=28, lost_count=3)
@@ -200,13 +193,3 @@ def test_they_agree_on_every_field(told):
             expected.append(f"{struct}.{name} {offset} {kind.itemsize}")
     expected += [f"{prefix}_{one.name} {one.value}" for prefix, enum in ENUMS.items() for one in enum]
     assert told == [*expected, record_format.MARK.decode()]
-
-
-def test_every_kind_of_record_has_a_layout_and_the_sources_are_there():
-    assert set(RECORDS) == set(ChunkKind) - {ChunkKind.TEXTS}
-    assert all(dtype.itemsize % 8 == 0 for dtype in RECORDS.values())
-    assert {path.name for path in Path(native_folder()).iterdir()} >= {
-        "recorder.c",
-        "record_format.h",
-        "include",
-    }

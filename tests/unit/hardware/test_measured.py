@@ -86,11 +86,6 @@ class TestFolder:
         assert again.name.startswith("nvidia-h200-")
         assert limits.read_measured(again).rates[0].per_s == 1.0
 
-    def test_a_slice_goes_by_its_profile(self, make_measured):
-        measured = make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16)
-        assert limits.spec_of(measured).name == "H200 SXM MIG 1g.18gb"
-        assert limits.mismatch(measured, "NVIDIA H200") is not None
-
 
 @cases("facts", "reason")
 def test_whether_it_is_the_same_gpu(make_measured, facts, reason):

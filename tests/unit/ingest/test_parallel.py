@@ -88,12 +88,6 @@ def test_every_row_is_as_if_one_process_had_read_all(ranks, alone):
 
 
 @pytest.mark.exhaustive(few=False)
-def test_of_a_recorded_job_too(shared):
-    job = shared / "traces/h200/ddp_straggler_w4"
-    assert parts_of(job, Here()) == of_traces(rows(load(job)))
-
-
-@pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks, alone):
     counts, said = [], []
     assert rows(load(ranks, workers=2, on_done=counts.append, note=said.append)) == alone
