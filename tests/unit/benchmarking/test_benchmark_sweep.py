@@ -44,11 +44,6 @@ def three_points(*values, make=None):
     return benchmark_sweep.Sweep("f.py", tuple(map(point, values)), {"n": values})
 
 
-def run(problem, on_change):
-    on_change(result_of(problem, complete=False))
-    return result_of(problem)
-
-
 def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is():
     def interrupted(problem, on_change):
         return result_of(problem, complete=problem.parameters["n"] == 1)

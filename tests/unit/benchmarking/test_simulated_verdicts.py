@@ -38,21 +38,10 @@ def drifting(random):
     return np.linspace(1.0, 1.3, LENGTH), gaussian(random, 0.005)
 
 
-def walking(random):
-    walk = np.exp(np.cumsum(random.normal(0, 0.004, LENGTH)))
-    return walk, gaussian(random, 0.005)
-
-
 def throttled(random):
     """Clocks drop by a fifth at some time."""
     step = np.where(np.arange(LENGTH) < random.integers(30, LENGTH), 1.0, 1.25)
     return step, gaussian(random, 0.005)
-
-
-def two_states(random):
-    """The machine switches between two speeds now and then."""
-    switches = random.random(LENGTH) < 0.03
-    return 1 + 0.1 * (np.cumsum(switches) % 2), gaussian(random, 0.005)
 
 
 def bimodal(random):
@@ -81,7 +70,7 @@ def autocorrelated(random):
 
 NOISES = [quiet, drifting, throttled, bimodal, autocorrelated]
 # Sampled to the end, which takes a second.
-SLOW = (noisy, walking, two_states, heavy_tailed)
+SLOW = (noisy, heavy_tailed)
 NOISES += [pytest.param(one, marks=pytest.mark.exhaustive) for one in SLOW]
 
 

@@ -6,11 +6,12 @@ import sys
 import types
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 
 torch = pytest.importorskip("torch")
 
@@ -38,16 +39,8 @@ from opscope.workloads.runtime import resident_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-
-PREAMBLE = """
-import os, sys, torch
-weight = torch.nn.Parameter(torch.ones(4))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-def train(steps):
-    for _ in range(steps):
-        weight.grad = torch.ones(4)
-        optimizer.step()
-"""
+PROGRAMS = tables(Path(__file__).with_suffix(".toml"))["programs"]
+PREAMBLE, IN_CYCLES, SERVER, FORKING, OWN_PROFILER, OURS, LOOP = PROGRAMS
 
 
 @pytest.fixture(autouse=True)
@@ -93,14 +86,6 @@ def record(tmp_path):
     return run
 
 
-IN_CYCLES = """
-import time
-for step in range(%d):
-    time.sleep(0.03 if step %% 6 == 5 else 0.002)
-    train(1)
-"""
-
-
 @pytest.mark.parametrize(("made", "per_step"), [(130, 6), (50, 1)], ids=["enough of them", "too few"])
 def test_where_steps_come_in_cycles_a_cycle_is_recorded_as_a_step(record, made, per_step):
     recorder, end = record(IN_CYCLES % made, "auto")
@@ -119,15 +104,6 @@ def test_where_steps_come_in_cycles_a_cycle_is_recorded_as_a_step(record, made, 
     assert (" of 6 steps)" in headline) == (per_step == 6)
 
 
-SERVER = """
-model = torch.nn.Linear(2, 2)
-def infer():
-    with torch.no_grad(): return model(torch.ones(2))
-class Server:
-    def answer(self): return infer()
-server = Server()
-for _ in range(6): server.answer()
-"""
 CALLING = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
 
 
@@ -165,15 +141,6 @@ def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, 
 
 
 INTERRUPTED = "raise KeyboardInterrupt"
-FORKING = """
-from opscope.workloads.runtime import resident_bytes
-child = os.fork()
-if child == 0:  # what it records would grow by 80 MB
-    before = resident_bytes()
-    for _ in range(20_000): torch.ones(3) + 1
-    os._exit(resident_bytes() - before > 40_000_000)
-assert os.waitpid(child, 0)[1] == 0
-"""
 
 
 @pytest.mark.parametrize("text", ["torch.ones(2) * 2", FORKING, "sys.exit(0)", INTERRUPTED])
@@ -258,24 +225,6 @@ def test_a_program_that_never_imports_torch_says_so(tmp_path, monkeypatch):
     recorder.run(Program(str(tmp_path / "plain.py")))
     with pytest.raises(CaptureError, match="did not import torch"):
         recorder.require_cycles()
-
-
-OWN_PROFILER = """
-activities = [torch.profiler.ProfilerActivity.CPU]
-train({before})
-with torch.profiler.profile(activities=activities, acc_events=True) as own:
-    train(2)
-assert any('SGD' in event.key for event in own.key_averages())
-train(8)
-"""
-
-
-OURS = """
-import opscope
-train({before})
-with opscope.profile(warmup=0, active=1) as own: train(1)
-assert own.cycles
-"""
 
 
 @pytest.mark.parametrize(
@@ -582,18 +531,6 @@ def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record,
         assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mul'") == 0
         (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
     assert "beyond --max-trace-size" in finding.message
-
-
-LOOP = """
-import time, torch
-def inner(x):
-    for _ in range(3): x = x.sin()
-    return x
-for _ in range(60):
-    inner(torch.ones(3))
-    time.sleep(0.005)
-print("done")
-"""
 
 
 @pytest.mark.parametrize("steps", ["auto", "loop"])

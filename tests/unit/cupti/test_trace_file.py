@@ -122,8 +122,9 @@ def test_findings(tmp_path, make_recording, outcome, code, words):
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording):
-    names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
-    for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):
+    runtime = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
+    driver = {TextTable.DRIVER_FUNCTION: {1: "cuMemAllocManaged"}}
+    for given, severity in ((runtime, Severity.WARNING), (driver, Severity.WARNING), ({}, Severity.INFO)):
         recording = make_recording(names=given)
         (finding,) = recording_findings(recording, process_events(recording, {}, 0))
         assert finding.severity is severity

@@ -132,22 +132,6 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks, alone):
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_a_worker_cannot_see_is_said_and_read_here(ranks):
-    """A file system of this process alone, as of a host whose disk the workers do not share."""
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("memory")
-    for path in ranks.iterdir():
-        system.pipe(f"/job/{path.name}", path.read_bytes())
-    said = []
-    try:
-        together = load("memory://job/rank*.json", workers=2, note=said.append)
-        assert rows(together) == rows(load("memory://job"))
-    finally:
-        system.rm("/job", recursive=True)
-    assert "a worker cannot read memory://" in said[0]
-
-
-@pytest.mark.exhaustive(few=False)
 def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared, shared_session):
     job = shared / "traces/h200/ddp_straggler_w4"
     here = summarize(shared_session(job))
@@ -230,17 +214,7 @@ def test_few_files_take_no_processes(ranks, monkeypatch):
     assert asked == [3]
 
 
-READING = """
-import os, sys, time
-from opscope.ingest.reader import local_processes
-def main():
-    with local_processes(2) as workers:
-        executor = workers.make()
-        print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
-        executor.submit(time.sleep, 60).result()
-if __name__ == "__main__":
-    main()
-"""
+READING = Path(__file__).with_name("reading.py.txt").read_text(encoding="utf-8")
 
 
 def is_running(pid):

@@ -7,7 +7,7 @@ import pytest
 from case_tables import cases
 from fakes import sidecar as made_sidecar
 from opscope.errors import CaptureError, InputError
-from opscope.model.finding import RECORDER_KEY, Finding, Severity, recorded_findings
+from opscope.model.finding import RECORDER_KEY, recorded_findings
 from opscope.model.origin import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
     Environment,
@@ -76,9 +76,6 @@ def test_missing_files_and_folders_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="the sidecar cannot be written"):
         write_sidecar(tmp_path / "file" / "a.json", SIDECAR)
-
-
-FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
 
 
 @cases("value")
