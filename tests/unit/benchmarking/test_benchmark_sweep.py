@@ -34,12 +34,10 @@ def result_of(problem, *, complete=True):
     return benchmark_result(suite=problem.name, parameters=parameters, reference="f", complete=complete)
 
 
-def three_points(*values, make=None):
-    def default(n):
-        return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
-
+def three_points(*values):
     def point(n):
-        return benchmark_sweep.Point(f"n={n}", lambda: (make or default)(n))
+        problem = Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
+        return benchmark_sweep.Point(f"n={n}", lambda: problem)
 
     return benchmark_sweep.Sweep("f.py", tuple(map(point, values)), {"n": values})
 

@@ -14,10 +14,6 @@ def saver(text):
     return lambda path: Path(path).write_text(text.replace("PATH", path))
 
 
-def read_bytes(path):
-    return path.read_bytes()
-
-
 TRACE = """{
 "traceEvents": [{"name": "\\"traceName\\": \\"no\\""}],
  "traceName": "PATH",
@@ -27,7 +23,7 @@ TRACE = """{
 
 def test_the_trace_is_named_after_its_file(tmp_path):
     target = tmp_path / "a trace.json"
-    export_trace(saver(TRACE), target, read_bytes)
+    export_trace(saver(TRACE), target, Path.read_bytes)
     assert json.loads(target.read_text()) == {
         "traceEvents": [{"name": '"traceName": "no"'}],
         "traceName": "a trace.json",
@@ -38,11 +34,11 @@ def test_the_trace_is_named_after_its_file(tmp_path):
 
 def test_a_gz_target_is_compressed_and_a_trace_without_a_name_stays(tmp_path):
     target = tmp_path / "t.json.gz"
-    text = export_trace(saver(TRACE), target, read_bytes)
+    text = export_trace(saver(TRACE), target, Path.read_bytes)
     assert text == gzip.decompress(target.read_bytes())
     assert json.loads(gzip.decompress(target.read_bytes()))["traceName"] == "t.json.gz"
     assert list(tmp_path.iterdir()) == [target]
-    export_trace(saver('{"traceEvents": []}'), tmp_path / "t.json", read_bytes)
+    export_trace(saver('{"traceEvents": []}'), tmp_path / "t.json", Path.read_bytes)
     assert (tmp_path / "t.json").read_text() == '{"traceEvents": []}'
 
 
@@ -51,7 +47,7 @@ def test_a_cut_trace_is_refused_and_an_older_file_kept(tmp_path, text):
     target = tmp_path / "t.json"
     target.write_text("old")
     with pytest.raises(CaptureError, match="incomplete"):
-        export_trace(saver(text), target, read_bytes)
+        export_trace(saver(text), target, Path.read_bytes)
     assert list(tmp_path.iterdir()) == [target]
     assert target.read_text() == "old"
 
@@ -62,7 +58,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_trace(interrupted, tmp_path / "t.json", read_bytes)
+        export_trace(interrupted, tmp_path / "t.json", Path.read_bytes)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,7 +20,6 @@ from opscope.cupti.recording import (
     ChunkKind,
     FileState,
     TextTable,
-    UnifiedState,
     read_recording,
 )
 from opscope.errors import InputError
@@ -84,23 +83,6 @@ def read(folder, content):
     path = folder / "7.0.cuda"
     path.write_bytes(content)
     return read_recording(path)
-
-
-def test_a_header_in_words(tmp_path):
-    recording = read(
-        tmp_path,
-        header(
-            process=7, start_ns=5, start_realtime_ns=1005, driver_version=12040, signal=15, unified_state=2,
-            unified_text=b"CUPTI_ERROR_X", lost_count=3, write_errno=28, program=b"/bin/add",
-        ),
-    )  # fmt: skip
-    assert (recording.process, recording.program, recording.driver_version) == (7, "/bin/add", 12040)
-    assert recording.clock_offset_ns == 1000
-    outcome = recording.outcome
-    assert (outcome.signal, outcome.lost_count, outcome.write_errno) == (15, 3, 28)
-    assert (outcome.unified, outcome.unified_refusal) == (UnifiedState.REFUSED, "CUPTI_ERROR_X")
-    assert (recording.end_ns, outcome.failure, recording.command) == (None, None, ())
-    assert recording.activity_count == 0
 
 
 @given(length=st.integers(HEADER.itemsize, len(WHOLE)))

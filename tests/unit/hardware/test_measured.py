@@ -4,27 +4,12 @@ import json
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.hardware import limits
-from opscope.model.benchmark import DeviceState
 
 L4 = {"device": "NVIDIA L4", "compute_capability": "8.9", "sm_count": 58, "memory_bytes": 23 * 2**30}
-
-
-def test_what_is_saved_is_read_back(make_measured, tmp_path):
-    state = DeviceState(5, sm_clock_mhz=1755, power_w=698.5, throttle_reasons=("sw_power_cap",))
-    measured = make_measured(
-        {"copy": 4.28e12, "matrix_bf16": 8.1e14},
-        {"launch": 2100.5},
-        missing={"l2_read": "Triton is not installed"},
-    )
-    first, *others = measured.rates
-    measured = replace(measured, rates=(replace(first, state=state), *others))
-    path = limits.save_measured(tmp_path / "limits.json", measured)
-    assert limits.read_measured(path) == measured
 
 
 def damaged(make, **changes):

@@ -226,13 +226,6 @@ class TestSources:
             assert session.scalar("SELECT count(*) FROM kernel_names") == 1
             assert all(check.holds for check in session.check())
 
-    def test_the_file_is_not_touched(self, tmp_path):
-        path = small().write(tmp_path / "a.sqlite")
-        before = path.read_bytes()
-        load(path).close()
-        assert path.read_bytes() == before
-        assert [one.name for one in tmp_path.iterdir()] == ["a.sqlite"]
-
 
 class TestUnreadable:
     @cases("table", "what")

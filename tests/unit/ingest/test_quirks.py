@@ -7,7 +7,7 @@ import pytest
 
 import opscope
 from case_tables import cases
-from fakes import H200, TraceBuilder
+from fakes import TraceBuilder
 from opscope.errors import InputError
 from opscope.model.finding import Severity
 from opscope.results import load as load_traces
@@ -228,12 +228,6 @@ class TestFlaws:
         assert "3 of 16 ranks were read (1, 4, 5, 6, 7, 8, 9, 10, … not)" in found["traces.missing_ranks"]
         assert "most 2, but rank 3: 1." in found["traces.step_counts"]
 
-    def test_no_device_activity(self, load):
-        codes = [f.code for f in load(TraceBuilder().operator("a", 1, 2)).findings()]
-        assert codes == ["trace.absent", "trace.no_device_activity"]  # no GPU, no warning
-        of_gpu, *_ = load(TraceBuilder(deviceProperties=[H200]).operator("a", 1, 2)).findings()
-        assert (of_gpu.code, of_gpu.severity) == (codes[1], Severity.WARNING)
-
 
 def test_of_a_cut_trace_what_was_complete_is_loaded_and_what_was_lost_is_said(load):
     trace = TraceBuilder(distributedInfo={"rank": 2})
@@ -304,24 +298,10 @@ class TestErrors:
             load(paths)
         load([paths[0], trace("c.json", "gemm")])
 
-    def test_the_second_of_two_files_is_named(self, load, make_trace):
-        good, bad = make_trace(TraceBuilder().operator("a", 1, 2), "a.json"), make_trace("hello", "b.json")
-        with pytest.raises(InputError, match="not JSON") as caught:
-            load([good, bad])
-        assert caught.value.source == str(bad)
-
     @cases("option", "value")
     def test_a_memory_limit_or_number_of_threads_that_is_none(self, load, option, value):
         with pytest.raises(InputError):
             load(TraceBuilder().operator("a", 1, 2), **{option: value})
-
-    def test_a_memory_limit_keeps_the_session_in_a_file(self, load):
-        session = load(TraceBuilder().operator("a", 1, 2), memory_limit="500MB", threads=1)
-        assert session.is_file_backed
-        folder = session.temporary_directory
-        assert (folder / "session.duckdb").exists()
-        session.close()
-        assert not folder.exists()
 
 
 LEGACY = Path(__file__).with_name("legacy_trace.json").read_text(encoding="utf-8")

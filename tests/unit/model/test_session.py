@@ -177,12 +177,6 @@ class TestOpening:
         with pytest.raises(InputError, match="not an opscope session"):
             Session.open(path)
 
-    def test_nothing_there(self, tmp_path):
-        with pytest.raises(InputError, match="no such file"):
-            opscope.open_session(tmp_path / "none.opscope")
-        assert not is_session_file(tmp_path / "none.opscope")
-        assert not is_session_file(tmp_path)
-
     @cases("statement")
     def test_what_reads_other_files_when_it_is_asked_is_refused(self, saved, statement):
         self.tamper(saved, f"DROP TABLE IF EXISTS kernel_names; {statement}")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
-from opscope.nvcc.compile import Request, choose_targets, code_options, command_text, ptx_target, read_nvcc
+from opscope.nvcc.compile import Request, choose_targets, command_text, ptx_target, read_nvcc
 
 
 def test_a_command_is_written_as_in_a_shell():
@@ -61,16 +61,6 @@ def test_ptx_is_of_the_first_target_of_the_newest_generation():
         ptx_target([Target(9, 0, "a")])
 
 
-def test_options_of_one_target_with_ptx_are_nvccs_short_form():
-    assert code_options([Target(9, 0)], Target(9, 0)) == ["-arch=sm_90"]
-    assert code_options([Target(9, 0)], None) == ["-gencode=arch=compute_90,code=sm_90"]
-    assert code_options([Target(8, 0), Target(9, 0, "a")], Target(8, 0)) == [
-        "-gencode=arch=compute_80,code=sm_80",
-        "-gencode=arch=compute_90a,code=sm_90a",
-        "-gencode=arch=compute_80,code=compute_80",
-    ]
-
-
 @given(st.lists(st.sampled_from(KNOWN), min_size=1))
 def test_chosen_targets_are_those_named_once_each_and_sorted(targets):
     chosen = choose(*(one.name for one in targets))
@@ -79,13 +69,8 @@ def test_chosen_targets_are_those_named_once_each_and_sorted(targets):
         assert parse_target(one.name) == one == parse_target(one.number)
 
 
-VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
-Copyright (c) 2005-2023 NVIDIA Corporation
-Cuda compilation tools, release {release}, V{version}
-Build cuda_{release}.r{release}/compiler.33281558_0"""
-HELP = """
-        Allowed values for this option:  'compute_50','compute_80','compute_90','compute_90a',
-        'lto_50','sm_50','sm_80','sm_90','sm_90a'."""
+OUTPUTS = Path(__file__).parent / "outputs"
+VERSION, HELP = ((OUTPUTS / name).read_text(encoding="utf-8") for name in ("version.txt", "help.txt"))
 
 
 def nvcc(folder, *, release="12.3", version="12.3.52", listing=None):
@@ -95,8 +80,8 @@ def nvcc(folder, *, release="12.3", version="12.3.52", listing=None):
     script.write_text(
         "#!/bin/sh\n"
         f'case "$1" in\n'
-        f"--version) cat <<'EOF'\n{VERSION.format(release=release, version=version)}\nEOF\n;;\n"
-        f"--help) cat <<'EOF'\n{HELP}\nEOF\n;;\n"
+        f"--version) cat <<'EOF'\n{VERSION.format(release=release, version=version)}EOF\n;;\n"
+        f"--help) cat <<'EOF'\n{HELP}EOF\n;;\n"
         f"--list-gpu-code) {answers}\n;;\nesac\n"
     )
     script.chmod(0o755)
