@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +16,7 @@ from opscope.model.origin import OperatorRegistration, RegistrationKind
 
 CUSTOM_OPERATORS = Path(__file__).with_name("custom_operators.py.txt").read_text(encoding="utf-8")
 CXX = Path(__file__).with_name("operators.cpp.txt").read_text(encoding="utf-8")
-COLLECT = """
-    import sys, msgspec
-    from opscope.capture.registrations import collect_registrations
-    sys.stdout.buffer.write(msgspec.json.encode(collect_registrations(sys.argv[1:])))
-"""
+COLLECT = Path(__file__).with_name("collect.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -30,7 +25,7 @@ def collect(torch, tmp_path):
 
     def run(program, *names):
         path = tmp_path / "program.py"
-        path.write_text(textwrap.dedent(program) + textwrap.dedent(COLLECT))
+        path.write_text(program + COLLECT)
         result = subprocess.run(
             [sys.executable, "-W", "ignore", str(path), *names],
             capture_output=True,

@@ -14,11 +14,7 @@ def saver(text):
     return lambda path: Path(path).write_text(text.replace("PATH", path))
 
 
-TRACE = """{
-"traceEvents": [{"name": "\\"traceName\\": \\"no\\""}],
- "traceName": "PATH",
- "displayTimeUnit": "ms"}
-"""
+TRACE = Path(__file__).with_name("named_trace.json").read_text(encoding="utf-8")
 
 
 def test_the_trace_is_named_after_its_file(tmp_path):

@@ -62,14 +62,13 @@ def test_files_that_are_missing_or_folders(tmp_path):
         limits.read_measured(tmp_path)
 
 
-class TestFolder:
-    def test_one_file_for_each_gpu_driver_and_torch(self, make_measured, tmp_path):
-        for facts in ({}, {"driver": "590.1"}, {"torch": "2.13.0"}, L4):
-            limits.cache_measured(tmp_path, make_measured(**facts))
-        again = limits.cache_measured(tmp_path, make_measured({"copy": 1.0}))
-        assert len(list(tmp_path.iterdir())) == 4
-        assert again.name.startswith("nvidia-h200-")
-        assert limits.read_measured(again).rates[0].per_s == 1.0
+def test_one_file_for_each_gpu_driver_and_torch(make_measured, tmp_path):
+    for facts in ({}, {"driver": "590.1"}, {"torch": "2.13.0"}, L4):
+        limits.cache_measured(tmp_path, make_measured(**facts))
+    again = limits.cache_measured(tmp_path, make_measured({"copy": 1.0}))
+    assert len(list(tmp_path.iterdir())) == 4
+    assert again.name.startswith("nvidia-h200-")
+    assert limits.read_measured(again).rates[0].per_s == 1.0
 
 
 @cases("facts", "reason")

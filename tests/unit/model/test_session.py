@@ -238,19 +238,18 @@ class TestReplacingRows:
         assert opened.query(self.QUERY) == self.EXPECTED
 
 
-class TestLocking:
-    @pytest.mark.parametrize("is_loaded", [True, False])
-    def test_no_query_reaches_a_file_or_the_network(self, load, saved, reopen, tmp_path, is_loaded):
-        session = load(full_trace()) if is_loaded else reopen(saved)
-        session.lock()
-        secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
-        secret.write_text("a,b\n1,2\n")
-        before = sorted(tmp_path.iterdir())
-        statements = Path(__file__).with_suffix(".toml")
-        for statement in tables(statements)["no_query_reaches_a_file_or_the_network"]:
-            with pytest.raises(duckdb.Error):
-                session.query(statement.format(secret=secret, target=target, folder=tmp_path))
-            assert sorted(tmp_path.iterdir()) == before, statement
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_no_query_reaches_a_file_or_the_network(load, saved, reopen, tmp_path, is_loaded):
+    session = load(full_trace()) if is_loaded else reopen(saved)
+    session.lock()
+    secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
+    secret.write_text("a,b\n1,2\n")
+    before = sorted(tmp_path.iterdir())
+    statements = Path(__file__).with_suffix(".toml")
+    for statement in tables(statements)["no_query_reaches_a_file_or_the_network"]:
+        with pytest.raises(duckdb.Error):
+            session.query(statement.format(secret=secret, target=target, folder=tmp_path))
+        assert sorted(tmp_path.iterdir()) == before, statement
 
 
 class _Full:
