@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 
 from case_tables import cases
@@ -32,6 +33,17 @@ def test_saving_and_loading_is_identity(tmp_path, result):
     assert benchmark_sweep.load_results(path) == (result,)
     assert benchmark_sweep.is_result_file(path)
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(tmp_path, result):
+    path = benchmark_sweep.save_benchmark(tmp_path / "r.json", result)
+    with pytest.raises(InputError, match="--force"):
+        benchmark_sweep.save_benchmark(path, result)
+    benchmark_sweep.save_benchmark(path, msgspec.structs.replace(result, suite="add"), force=True)
+    assert benchmark_sweep.load_results(path)[0].suite == "add"
+    assert benchmark_sweep.save_benchmark(tmp_path / "absent" / "r.json", result).is_file()
+    with pytest.raises(InputError, match="cannot be written"):
+        benchmark_sweep.save_benchmark(tmp_path, result, force=True)
 
 
 @cases("content", "message")

@@ -137,10 +137,19 @@ def test_samples_of_an_implementation_that_fails_later_are_kept_without_figures(
     assert (row.median_ns, row.interval_ns, row.ratio) == (None, None, None)
 
 
-def test_an_interpreted_implementation_is_left_out_where_checks_are_off():
-    interpreted = implementation("triton", is_interpreted=True)
-    result = run(problem_of(implementation("reference"), interpreted), options(check=False))
+def test_an_interpreted_implementation_is_checked_on_small_inputs_alone():
+    sizes = []
+    interpreted = implementation("triton", lambda x: sizes.append(x.numel()) or x * 2, is_interpreted=True)
+    small = {"small_inputs": lambda seed: (torch.ones(4),)}
+    row = run(problem_of(implementation("reference"), interpreted, **small)).row("triton")
+    assert (row.status, row.samples_ns, row.first_call_ns, {*sizes}) == (Status.CHECKED, (), None, {4})
+
+
+def test_where_checks_are_off_nothing_is_compared_and_what_is_interpreted_left_out():
+    interpreted, wrong = implementation("triton", is_interpreted=True), implementation("wrong", lambda x: x)
+    result = run(problem_of(implementation("reference"), interpreted, wrong), options(check=False))
     assert result.row("triton").status is Status.UNAVAILABLE
+    assert (result.row("wrong").status, result.row("wrong").check) == (Status.OK, None)
 
 
 def test_without_the_reference_or_anything_to_compare_with_rows_say_so():
@@ -223,6 +232,18 @@ def interrupt_at_sample(number):
 
 
 WARMUPS = 2 * 3  # measurements before the rounds
+
+
+def test_an_interruption_while_preparing_keeps_nothing_unfinished():
+    result = run(
+        problem_of(implementation("reference"), implementation("other"), implementation("last")),
+        timer=interrupt_at_sample(4),
+    )
+    assert not result.complete
+    assert [row.status for row in result.rows] == [Status.INTERRUPTED] * 3
+    assert "stopped by the user" in result.row("reference").reason
+    assert result.row("reference").first_call_ns is not None
+    assert "bench.interrupted" in codes(result)
 
 
 @cases("sample", "taken", "status", "reason")

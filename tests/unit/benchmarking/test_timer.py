@@ -134,10 +134,6 @@ def test_clocks_that_cannot_be_used_are_refused(clock, why):
         benchmark_timer("cpu", clock, CacheState.COLD)
 
 
-def nothing():
-    pass
-
-
 @cases("duration_ns", "least", "budget_ns", "count")
 def test_the_sample_count_follows_from_the_time_budget(duration_ns, least, budget_ns, count):
-    assert len(take_samples(nothing, FakeTimer([duration_ns] * 100), 0, least, 50, budget_ns)) == count
+    assert len(take_samples(call, FakeTimer([duration_ns] * 100), 0, least, 50, budget_ns)) == count

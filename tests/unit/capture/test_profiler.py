@@ -138,9 +138,11 @@ def test_a_profiler_runs_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x.opscope.json", ".json"])
-def test_names_that_are_no_trace(name):
+def test_names_that_are_no_trace_or_no_engine(name):
     with pytest.raises(InputError):
         Profiler(name=name)
+    with pytest.raises(InputError, match=r"is not an engine.*profiler or autograd"):
+        Profiler(engine=name)
 
 
 @pytest.mark.exhaustive  # a process that imports torch

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
-from opscope.nvcc.compile import Request, choose_targets, command_text, ptx_target, read_nvcc
+from opscope.nvcc.compile import Request, choose_targets, code_options, command_text, ptx_target, read_nvcc
 
 
 def test_a_command_is_written_as_in_a_shell():
@@ -33,11 +33,6 @@ def choose(*words, native=("9.0",)):
     return [one.name for one in choose_targets(words, KNOWN, native=lambda: native)]
 
 
-@pytest.mark.parametrize("word", ["compute_90", "sm_9", "sm_90x", "h200", "", "sm_", "native"])
-def test_other_words_are_no_target(word):
-    assert parse_target(word) is None
-
-
 def test_words_become_distinct_targets_in_order_or_all_that_nvcc_has():
     assert choose("sm_90", "sm_80", "90", "sm_90a") == ["sm_80", "sm_90", "sm_90a"]
     assert choose("native", native=("9.0", "9.0", "8.0")) == ["sm_80", "sm_90"]
@@ -52,6 +47,7 @@ def test_an_unknown_target_lists_the_known():
         choose("sm_9")
     with pytest.raises(InputError, match="--arch sm_90,ptx"):
         choose("compute_90")
+    assert not any(map(parse_target, ["compute_90", "sm_9", "sm_90x", "h200", "", "sm_", "native"]))
 
 
 def test_ptx_is_of_the_first_target_of_the_newest_generation():
@@ -59,6 +55,16 @@ def test_ptx_is_of_the_first_target_of_the_newest_generation():
     assert ptx_target([Target(8, 0), Target(9, 0, "a")]).ptx_name == "compute_80"
     with pytest.raises(InputError, match="compute_90a is for no later GPU"):
         ptx_target([Target(9, 0, "a")])
+
+
+def test_options_of_one_target_with_ptx_are_nvccs_short_form():
+    assert code_options([Target(9, 0)], Target(9, 0)) == ["-arch=sm_90"]
+    assert code_options([Target(9, 0)], None) == ["-gencode=arch=compute_90,code=sm_90"]
+    assert code_options([Target(8, 0), Target(9, 0, "a")], Target(8, 0)) == [
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_80,code=compute_80",
+    ]
 
 
 @given(st.lists(st.sampled_from(KNOWN), min_size=1))
