@@ -34,36 +34,12 @@ def result_of(problem, *, complete=True):
     return benchmark_result(suite=problem.name, parameters=parameters, reference="f", complete=complete)
 
 
-def three_points(*values, make=None):
-    def default(n):
-        return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
-
+def three_points(*values):
     def point(n):
-        return benchmark_sweep.Point(f"n={n}", lambda: (make or default)(n))
+        problem = Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
+        return benchmark_sweep.Point(f"n={n}", lambda: problem)
 
     return benchmark_sweep.Sweep("f.py", tuple(map(point, values)), {"n": values})
-
-
-def run(problem, on_change):
-    on_change(result_of(problem, complete=False))
-    return result_of(problem)
-
-
-def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises():
-    def make(n):
-        if n == 2:
-            raise InputError("no such size")
-        return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
-
-    found = benchmark_sweep.run_sweep(three_points(1, 2, 3, make=make), run)
-    assert [point.parameters["n"] for point in found.points] == [1, 3]
-    assert found.failures == ("n=2: no such size",)
-
-    def make(n):
-        raise InputError("no such size")
-
-    with pytest.raises(InputError, match="no such size"):
-        benchmark_sweep.run_sweep(three_points(1, make=make), run)
 
 
 def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is():
@@ -94,18 +70,6 @@ def file(tmp_path):
 
 def sweep_on_cpu(targets, **fields):
     return benchmark_sweep.sweep_of(targets, **{"device": "cpu", **fields})
-
-
-def test_a_suite_without_parameters_or_functions_are_one_point():
-    sweep = sweep_on_cpu(["square"], parameters={"shape": ((4, 4),)})
-    assert not sweep.has_several
-    problem = sweep.points[0].make()
-    assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
-    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
-    problem = sweep.points[0].make()
-    assert [one.name for one in problem.implementations] == ["square", "mine"]
-    assert problem.reference == "square"
-    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options():

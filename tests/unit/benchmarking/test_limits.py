@@ -1,18 +1,20 @@
 """Measuring a device, by scripted timers on the CPU: what is kept, what is missing, which sizes are taken."""
 
 from contextlib import nullcontext
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
 
 from case_tables import cases
+from fakes import FakeTimer
 
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import limits  # noqa: E402
-from opscope.benchmarking.timer import Timer, WallTimer  # noqa: E402
+from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.model.benchmark import Clock, DeviceState  # noqa: E402
+from opscope.model.benchmark import DeviceState  # noqa: E402
 
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 
@@ -26,18 +28,9 @@ def small(monkeypatch):
     monkeypatch.setattr(limits, "_MAX_SAMPLES", 9)
 
 
-class ScriptedTimer(Timer):
-    """Calls, and reports durations from a list, over and over."""
-
-    clock, resolution_ns = Clock.WALL, 1.0
-
-    def __init__(self, *durations_ns):
-        self.durations_ns, self.taken = durations_ns, 0
-
-    def measure(self, fn):
-        fn()
-        self.taken += 1
-        return self.durations_ns[(self.taken - 1) % len(self.durations_ns)]
+def scripted_timer(*durations_ns):
+    """Reports durations from a list, over and over."""
+    return FakeTimer(cycle(durations_ns))
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def scripted(monkeypatch):
     """Makes every timer of a CPU this one."""
 
     def script(*durations_ns):
-        timer = ScriptedTimer(*durations_ns)
+        timer = scripted_timer(*durations_ns)
         monkeypatch.setattr(limits, "WallTimer", lambda: timer)
         return timer
 
@@ -232,7 +225,7 @@ def test_the_mode_of_float32_products_holds_while_one_is_measured(monkeypatch):
     before = matmul.fp32_precision
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: modes.append(matmul.fp32_precision) or [1])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    limits.measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], ScriptedTimer(1))
+    limits.measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], scripted_timer(1))
     assert modes == ["ieee", before]
     with limits.float32_products("tf32"):
         assert matmul.fp32_precision == "tf32"
@@ -244,7 +237,7 @@ def obstacles(device):
     found = {}
     for name in limits.PRODUCTS:
         try:
-            limits.products(name, device, ScriptedTimer(1))
+            limits.products(name, device, scripted_timer(1))
         except MeasurementError as error:
             found[name] = str(error)
     return found
@@ -298,7 +291,7 @@ def test_the_reading_kernel_gives_every_program_as_many_chunks(streaming, monkey
 def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_mib):
     copy_bytes = None if moved_mib is None else moved_mib << 20
     copy, large = limits.measure_ceilings(
-        "cpu", ["copy", "copy_large"], ScriptedTimer(1_000_000), copy_bytes=copy_bytes
+        "cpu", ["copy", "copy_large"], scripted_timer(1_000_000), copy_bytes=copy_bytes
     )
     assert copy.how.startswith(f"torch copy_ of {buffer_mib} MiB")
     assert large.how.startswith("torch copy_ of 4 MiB")

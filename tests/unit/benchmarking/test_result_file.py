@@ -35,15 +35,6 @@ def test_saving_and_loading_is_identity(tmp_path, result):
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
-def test_a_sweep_is_saved_with_its_points(tmp_path, result):
-    sweep = benchmark_sweep.BenchmarkSweep(
-        suite="gelu", parameters={"n": (1, 2)}, points=(result, result), complete=False
-    )
-    path = benchmark_sweep.save_benchmark(tmp_path / "r.json", sweep)
-    assert benchmark_sweep.load_benchmark(path) == sweep
-    assert benchmark_sweep.load_results(path) == (result, result)
-
-
 def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(tmp_path, result):
     path = benchmark_sweep.save_benchmark(tmp_path / "r.json", result)
     with pytest.raises(InputError, match="--force"):

@@ -137,57 +137,19 @@ def test_samples_of_an_implementation_that_fails_later_are_kept_without_figures(
     assert (row.median_ns, row.interval_ns, row.ratio) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("fn", "check", "status"),
-    [
-        (lambda x: None, True, Status.NO_RESULT),
-        (lambda x: None, False, Status.NO_RESULT),
-        (lambda x: x * 2.1, True, Status.WRONG),
-        (lambda x: x * 2.1, False, Status.OK),  # without checks nothing is compared
-        (lambda x: x.mul_(2), True, Status.MUTATES_INPUTS),
-    ],
-)
-def test_what_is_not_right_gets_no_verdict_and_does_not_disturb_the_others(fn, check, status):
-    bad = implementation("bad", fn)
-    result = run(problem_of(bad, implementation("reference")), options(check=check))
-    row = result.row("bad")
-    assert (row.status, result.row("reference").status) == (status, Status.OK)
-    if status is Status.OK:
-        assert (row.check, row.min_bytes) == (None, 2048)
-    else:
-        code = {Status.WRONG: "wrong_result"}.get(status, status)
-        assert f"bench.{code}" in codes(result)
-        assert (row.verdict, row.samples_ns) == (None, ())
-    if status is Status.WRONG:
-        assert row.max_relative_error > 0.01
-
-
-def test_an_interpreted_implementation_is_checked_but_not_timed():
+def test_an_interpreted_implementation_is_checked_on_small_inputs_alone():
     sizes = []
-
-    def interpreted(x):
-        sizes.append(x.numel())
-        return x * 2
-
-    result = run(
-        problem_of(
-            implementation("reference"),
-            implementation("triton", interpreted, is_interpreted=True),
-            small_inputs=lambda seed: (torch.ones(4),),
-        )
-    )
-    row = result.row("triton")
-    assert row.status is Status.CHECKED
-    assert "interpreter" in row.reason
-    assert row.check is not None
-    assert (row.samples_ns, row.verdict, row.first_call_ns) == ((), None, None)
-    assert set(sizes) == {4}
+    interpreted = implementation("triton", lambda x: sizes.append(x.numel()) or x * 2, is_interpreted=True)
+    small = {"small_inputs": lambda seed: (torch.ones(4),)}
+    row = run(problem_of(implementation("reference"), interpreted, **small)).row("triton")
+    assert (row.status, row.samples_ns, row.first_call_ns, {*sizes}) == (Status.CHECKED, (), None, {4})
 
 
-def test_an_interpreted_implementation_is_left_out_where_checks_are_off():
-    interpreted = implementation("triton", is_interpreted=True)
-    result = run(problem_of(implementation("reference"), interpreted), options(check=False))
+def test_where_checks_are_off_nothing_is_compared_and_what_is_interpreted_left_out():
+    interpreted, wrong = implementation("triton", is_interpreted=True), implementation("wrong", lambda x: x)
+    result = run(problem_of(implementation("reference"), interpreted, wrong), options(check=False))
     assert result.row("triton").status is Status.UNAVAILABLE
+    assert (result.row("wrong").status, result.row("wrong").check) == (Status.OK, None)
 
 
 def test_without_the_reference_or_anything_to_compare_with_rows_say_so():

@@ -38,21 +38,10 @@ def drifting(random):
     return np.linspace(1.0, 1.3, LENGTH), gaussian(random, 0.005)
 
 
-def walking(random):
-    walk = np.exp(np.cumsum(random.normal(0, 0.004, LENGTH)))
-    return walk, gaussian(random, 0.005)
-
-
 def throttled(random):
     """Clocks drop by a fifth at some time."""
     step = np.where(np.arange(LENGTH) < random.integers(30, LENGTH), 1.0, 1.25)
     return step, gaussian(random, 0.005)
-
-
-def two_states(random):
-    """The machine switches between two speeds now and then."""
-    switches = random.random(LENGTH) < 0.03
-    return 1 + 0.1 * (np.cumsum(switches) % 2), gaussian(random, 0.005)
 
 
 def bimodal(random):
@@ -81,10 +70,8 @@ def autocorrelated(random):
 
 NOISES = [quiet, drifting, throttled, bimodal, autocorrelated]
 # Sampled to the end, which takes a second.
-SLOW = (noisy, walking, two_states, heavy_tailed)
+SLOW = (noisy, heavy_tailed)
 NOISES += [pytest.param(one, marks=pytest.mark.exhaustive) for one in SLOW]
-# The other direction of the same test.
-LESS = [quiet, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (drifting, heavy_tailed))]
 
 
 def simulated_verdict(noise, seed, true_ratio):
@@ -121,11 +108,6 @@ def rate(noise, true_ratio, verdict):
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_same_is_the_same_and_three_percent_more_are_found(noise, ratio, verdict):
     assert rate(noise, ratio, verdict) >= 0.95
-
-
-@pytest.mark.parametrize("noise", LESS)
-def test_three_percent_less_are_found(noise):
-    assert rate(noise, 0.97, Verdict.FASTER) >= 0.95
 
 
 def test_too_much_noise_is_ambiguous_rather_than_a_difference():

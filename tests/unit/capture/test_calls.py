@@ -6,8 +6,6 @@ torch = pytest.importorskip("torch")
 
 from opscope.capture.calls import Configuration, profile_call, run_configuration  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
-from opscope.model.benchmark import Clock, Latency  # noqa: E402
-from opscope.model.sidecar import read_sidecar  # noqa: E402
 from opscope.workloads.target import resolve  # noqa: E402
 from opscope.workloads.workload import Workload, WorkloadOptions, WorkloadSpec  # noqa: E402
 
@@ -29,32 +27,11 @@ def spec():
     return resolve("transformer", WorkloadOptions(device="cpu", layers=1, hidden=16))
 
 
-def test_a_configuration_is_built_timed_and_recorded(tmp_path, spec):
-    def measure(fn, device, /):
-        fn()
-        assert device == "cpu"
-        assert not any(tmp_path.iterdir())
-        return Latency((5,), Clock.WALL, 0)
-
-    configuration = Configuration(spec, 2, 8)
-    run = run_configuration(
-        configuration, tmp_path, trace_name="t_bs2_seq8", warmup=1, active=2, measure=measure
-    )
-    assert configuration.label == "bs2_seq8"
-    assert run.latency == Latency((5,), Clock.WALL, 0)
-    sidecar = read_sidecar(run.cycle.sidecar_path)
-    assert (sidecar.steps, len(sidecar.wall_time_ns_per_step)) == (2, 2)
-    assert run.cycle.trace_path == tmp_path / "t_bs2_seq8.json"
-    workload = sidecar.workload
-    assert workload["parameters"] == run.parameter_count > 0
-    assert (workload["batch_size"], workload["seq_len"], workload["dtype"]) == (2, 8, "float32")
-
-
 def test_files_in_the_way_are_found_before_the_workload_is_built(tmp_path, spec):
     def fail(options, batch_size, seq_len):
         raise AssertionError("built")
 
-    (tmp_path / "t.json").write_text("")
+    (tmp_path / "t.opscope.json").write_text("")
     with pytest.raises(InputError, match="exists"):
         run_configuration(Configuration(replace(spec, builder=fail), 1, 4), tmp_path, trace_name="t")
 

@@ -187,6 +187,8 @@ def test_a_generated_kernel_has_the_modules_of_its_nodes(
     compiled = CompiledFxGraph(graph_text("0_inference", {"k": kernel_text("k")}))
     traced, other = GraphModule(**LAYERS), GraphModule(h=("L['self'].head",), unknown=())
     (source,) = collect(names("k", keys=(KEY,)), tmp_path / "t.kernels").kernel_sources
+    assert source.evidence.value == "process"  # of a replay: its code is the graph's
+    assert source_hash((tmp_path / source.copy).read_text()) == source.hash == source_hash(kernel_text("k"))
     assert source.source_nodes == ("h", "h_1", "used_k")
     assert source.modules == ("layers.0.norm", "layers.1.norm", "layers.1")
     del compiled, traced, other
@@ -231,13 +233,3 @@ def test_torch_keeps_the_graph_that_it_compiled(tmp_path):
     assert run.returncode == 0, run.stderr
     known = {"layer_norm": "layers.0.norm", "linear_1": "layers.1.fc", "gelu_1": "layers.1"}
     assert str(known) in run.stdout.splitlines()
-
-
-@pytest.mark.usefixtures("libraries")
-def test_a_replayed_kernel_is_copied_from_the_graphs_code(tmp_path, graph_text, kernel_text):
-    text = kernel_text("k")
-    graph = CompiledFxGraph(graph_text("0_inference", {"k": text}))
-    (source,) = collect(names("k", keys=[KEY]), tmp_path / "t.kernels").kernel_sources
-    assert source.evidence.value == "process"
-    assert source_hash((tmp_path / source.copy).read_text()) == source.hash == source_hash(text)
-    del graph

@@ -398,18 +398,6 @@ def test_a_loop_over_groups_that_masks_pick(loop, *, is_told):
     assert [(len(one.rounds), one.is_selected) for one in found.rounds] == [(5, True)] * is_told
 
 
-def test_calls_of_one_module_that_need_nothing_of_each_other():
-    net = Net().to("meta")
-
-    @torch.no_grad()
-    def step():
-        given = torch.randn(8, 8, device="meta")
-        kept, dropped = net(given), net(given * 0.5)
-        assert kept.shape == dropped.shape
-
-    assert rounds(watched(step)) == [(2, "Net", False)]
-
-
 def test_calls_of_one_module_through_functions():
     """Each run of a function calls it once; what it asks of its inputs is no number for the other call."""
 
@@ -428,13 +416,6 @@ def test_calls_of_one_module_through_functions():
     found = watched(lambda: pair(torch.randn(8, 8)))
     assert rounds(found) == [(2, "Asking", False)]
     assert found.rounds[0].line.endswith(" pair")
-
-
-def test_rounds_with_a_backward_pass_after_each():
-    net = Net()
-    batch = torch.randn(16, 8)
-    found = watched(lambda: [net(part).sum().backward() for part in batch.split(4)])
-    assert [(len(one.rounds), one.has_backward) for one in found.rounds] == [(4, True)]
 
 
 def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows():

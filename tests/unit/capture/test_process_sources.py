@@ -10,7 +10,6 @@ from case_tables import cases
 from opscope.capture.process_sources import (
     base_name,
     extension_sources,
-    global_function_lines,
     mapped_files,
     triton_sources,
 )
@@ -91,11 +90,6 @@ def test_a_file_that_was_edited_keeps_the_line_the_process_knows(tmp_path, monke
 SOURCE = Path(__file__).with_name("square.cu").read_text(encoding="utf-8")
 
 
-@cases("kernel", "name")
-def test_the_name_without_arguments(kernel, name):
-    assert base_name(kernel) == name
-
-
 @pytest.fixture
 def build(tmp_path):
     """A build folder with a library, and what the system says of a process that loaded it."""
@@ -118,6 +112,11 @@ def build(tmp_path):
     return tmp_path
 
 
+@cases("kernel", "name")
+def test_the_name_without_arguments(kernel, name):
+    assert base_name(kernel) == name
+
+
 def kernel(name, library="own.so", *units):
     return RecordedKernel(name, library, units=tuple(map(RecordedUnit, units)))
 
@@ -136,6 +135,7 @@ def test_a_kernel_is_found_in_the_sources_of_its_library(build):
         kernel("far(int)"),
         kernel("far(int)", "own.so", "cuda.cu"),  # Its unit is another file.
         kernel("twice(float*)"),
+        kernel("hidden(float*)"),
         kernel("square(int)", "libtorch_cuda.so"),
         kernel("square(int)", "gone.so"),
         kernel("square(int)", None),
@@ -152,10 +152,3 @@ def test_libraries_of_one_name_and_sources_that_are_gone_tell_nothing(build):
     with (build / "maps").open("a") as maps:
         maps.write("7f07-7f08 r-xp 00000000 08:01 77   /elsewhere/own.so\n")
     assert extension_sources([kernel("far(int)")], build / "maps") == []
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"), [("square", (8, 11)), ("twice", None), ("hidden", None), ("absent", None)]
-)
-def test_one_definition_or_none(name, lines):
-    assert global_function_lines(SOURCE, name) == lines

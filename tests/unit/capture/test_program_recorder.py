@@ -6,11 +6,12 @@ import sys
 import types
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 
 torch = pytest.importorskip("torch")
 
@@ -38,16 +39,8 @@ from opscope.workloads.runtime import resident_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-
-PREAMBLE = """
-import os, sys, torch
-weight = torch.nn.Parameter(torch.ones(4))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-def train(steps):
-    for _ in range(steps):
-        weight.grad = torch.ones(4)
-        optimizer.step()
-"""
+PROGRAMS = tables(Path(__file__).with_suffix(".toml"))["programs"]
+PREAMBLE, IN_CYCLES, SERVER, FORKING, OWN_PROFILER, OURS, LOOP = PROGRAMS
 
 
 @pytest.fixture(autouse=True)
@@ -93,14 +86,6 @@ def record(tmp_path):
     return run
 
 
-IN_CYCLES = """
-import time
-for step in range(%d):
-    time.sleep(0.03 if step %% 6 == 5 else 0.002)
-    train(1)
-"""
-
-
 @pytest.mark.parametrize(("made", "per_step"), [(130, 6), (50, 1)], ids=["enough of them", "too few"])
 def test_where_steps_come_in_cycles_a_cycle_is_recorded_as_a_step(record, made, per_step):
     recorder, end = record(IN_CYCLES % made, "auto")
@@ -119,15 +104,6 @@ def test_where_steps_come_in_cycles_a_cycle_is_recorded_as_a_step(record, made, 
     assert (" of 6 steps)" in headline) == (per_step == 6)
 
 
-SERVER = """
-model = torch.nn.Linear(2, 2)
-def infer():
-    with torch.no_grad(): return model(torch.ones(2))
-class Server:
-    def answer(self): return infer()
-server = Server()
-for _ in range(6): server.answer()
-"""
 CALLING = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
 
 
@@ -165,15 +141,6 @@ def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, 
 
 
 INTERRUPTED = "raise KeyboardInterrupt"
-FORKING = """
-from opscope.workloads.runtime import resident_bytes
-child = os.fork()
-if child == 0:  # what it records would grow by 80 MB
-    before = resident_bytes()
-    for _ in range(20_000): torch.ones(3) + 1
-    os._exit(resident_bytes() - before > 40_000_000)
-assert os.waitpid(child, 0)[1] == 0
-"""
 
 
 @pytest.mark.parametrize("text", ["torch.ones(2) * 2", FORKING, "sys.exit(0)", INTERRUPTED])
@@ -260,24 +227,6 @@ def test_a_program_that_never_imports_torch_says_so(tmp_path, monkeypatch):
         recorder.require_cycles()
 
 
-OWN_PROFILER = """
-activities = [torch.profiler.ProfilerActivity.CPU]
-train({before})
-with torch.profiler.profile(activities=activities, acc_events=True) as own:
-    train(2)
-assert any('SGD' in event.key for event in own.key_averages())
-train(8)
-"""
-
-
-OURS = """
-import opscope
-train({before})
-with opscope.profile(warmup=0, active=1) as own: train(1)
-assert own.cycles
-"""
-
-
 @pytest.mark.parametrize(
     ("text", "before", "recorded_steps"),
     [(OWN_PROFILER, 0, []), (OWN_PROFILER, 2, [0]), (OWN_PROFILER, 3, [1]), (OURS, 3, [1])],
@@ -357,13 +306,6 @@ def test_a_recording_that_grows_too_large_ends_with_its_step(record, monkeypatch
     assert "after 2 of 6 steps" in finding.message
 
 
-def test_a_program_that_cannot_start_leaves_nothing(tmp_path):
-    recorder = ProgramRecorder(Profiler(tmp_path / "out", warmup=0), None)
-    with pytest.raises(InputError, match="no module"):
-        recorder.run(Program("opscope_absent", is_module=True))
-    assert not (tmp_path / "out").exists()
-
-
 def test_children_record_nothing(record, capfd):
     recorder, end = record(
         "train(3)\nsys.stdout.flush()\nchild = os.fork()\n"
@@ -402,25 +344,16 @@ def optimizer():
     return torch.optim.SGD([weight], lr=0.1)
 
 
-def test_the_first_optimizer_that_steps_counts(watched, steps):
-    first, second = optimizer(), optimizer()
-    source = watched(OptimizerSteps())
-    for _ in range(3):
-        first.step()
-        second.step()
-    assert len(steps) == 3
-    source.stop()
-    first.step()
-    assert len(steps) == 3
-
-
 def test_where_the_first_optimizer_is_gone_the_next_one_counts(watched, steps):
-    watched(OptimizerSteps())
+    source = watched(OptimizerSteps())
     for _ in range(3):  # each client of a federation makes one
         first, second = optimizer(), optimizer()
         first.step()
         second.step()
         del first
+    assert len(steps) == 3
+    source.stop()
+    second.step()
     assert len(steps) == 3
 
 
@@ -559,69 +492,19 @@ def test_functions_and_methods_of_a_module_count(watched, steps):
         def step(self):
             return 3
 
-    module = types.SimpleNamespace(Trainer=Trainer, run=lambda x: x + 1)
-    for name in ("Trainer.step", "Trainer.make", "run", "absent", "absent.step"):
+    module = types.SimpleNamespace(Trainer=Trainer, run=lambda x: x + 1, number=5)
+    for name in ("Trainer.step", "Trainer.make", "run", "absent", "absent.step", "number"):
         watched(FunctionSteps("somewhere", name)).wrap_in(module)
-    assert module.run(1) == 2
+    assert (module.run(1), module.number) == (2, 5)
     assert Trainer().step() == 3
     assert Trainer.make() is Trainer
     assert len(steps) == 3
-
-
-def test_what_cannot_be_called_stays_and_sources_have_names():
-    assert step_source("none") is None
-    kinds = {"optimizer": OptimizerSteps, "forward": ForwardSteps, "auto": RecognizedSteps}
-    assert {name: type(step_source(name)) for name in kinds} == kinds
-    for name, place in (
-        ("infer", ("__main__", "infer")), ("package.module:Trainer.step", ("package.module", "Trainer.step"))
-    ):  # fmt: skip
-        source = step_source(name)
-        assert (source.module, source.function) == place
-    assert FunctionSteps("m", "x").wrapped(5) == 5
 
 
 @pytest.mark.parametrize("name", ["", "mark:", ":f", "m:", "a b", "3", "m:f:g", "-x"])
 def test_names_that_tell_no_steps(name):
     with pytest.raises(InputError, match="tells no steps"):
         step_source(name)
-
-
-@pytest.mark.exhaustive(few=False)
-def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record, monkeypatch):
-    """The program goes on; what was recorded until then is a trace."""
-    base = profiler.resident_bytes()
-    sizes = itertools.chain([base, base], itertools.repeat(base + 4 * 10**9))
-    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
-    recorder, end = record(
-        "import time\nbegan = time.monotonic()\n"
-        "while time.monotonic() - began < 1.5: torch.ones(2) + 1\nfor _ in range(1000): torch.ones(2) * 2\n"
-        "result = 'ran on'",
-        "none",
-        max_trace_size="3GB",
-    )
-    assert (end.exit_code, end.error) == (0, None)
-    (cycle,) = recorder.cycles
-    assert cycle.sidecar.partial
-    assert recorder.notes == [
-        "recording ended before the program: the process had grown by 4.00 GB, more than --max-trace-size"
-    ]
-    with opscope.load(cycle.trace_path) as session:
-        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::add'") > 0
-        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mul'") == 0
-        (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
-    assert "beyond --max-trace-size" in finding.message
-
-
-LOOP = """
-import time, torch
-def inner(x):
-    for _ in range(3): x = x.sin()
-    return x
-for _ in range(60):
-    inner(torch.ones(3))
-    time.sleep(0.005)
-print("done")
-"""
 
 
 @pytest.mark.parametrize("steps", ["auto", "loop"])

@@ -44,11 +44,6 @@ def test_profile(tmp_path):
     assert read_sidecar(profiler.cycles[1].sidecar_path).kernels == (ORIGIN,)
 
 
-def test_profile_call(tmp_path):
-    opscope.profile_call(work, output_dir=tmp_path)[1].close()
-    assert read_sidecar(tmp_path / "trace.opscope.json").kernels == (ORIGIN,)
-
-
 def test_libraries_that_cannot_be_read_break_nothing(tmp_path, monkeypatch):
     def fail(names, maps):
         raise InputError("truncated", source="libown.so")

@@ -120,17 +120,25 @@ def test_a_few_steps_begin_when_the_device_has_nothing_left_to_do(world):
     assert clock.sample_count == 55
 
 
-def test_nothing_is_timed_while_any_profiler_is_attached(world):
+def test_nothing_is_timed_while_any_profiler_is_attached_or_where_steps_were_not_marked(world):
     clock = world.clock()
     run(world, clock, 2)
     world.profilers._note(is_attached=True)
     run(world, clock, 5, first=2)
     world.profilers._note(is_attached=False)
     run(world, clock, 2, first=7)
+    run(world, clock, 2, first=20)  # those between were not marked
     clock.stop()
     steps = [(one.place, one.stretch, one.step) for one in clock.read()]
     before, after = StepPlace.BEFORE, StepPlace.AFTER
-    assert steps == [(before, 0, 0), (before, 0, 1), (after, 1, 7), (after, 1, 8)]
+    assert steps == [
+        (before, 0, 0),
+        (before, 0, 1),
+        (after, 1, 7),
+        (after, 1, 8),
+        (after, 2, 20),
+        (after, 2, 21),
+    ]
 
 
 def test_a_profiler_that_comes_and_goes_within_a_step_breaks_it(world):
@@ -149,14 +157,6 @@ def test_each_step_is_a_sample_or_has_several_where_the_host_runs_ahead():
     assert {(one.step_count, one.host_ns) for one in clock.read()} == {(1, 386_000)}
     clock = stopped(FakeWorld(cost_ns=40_000), 120, times_ns=(75_000, 10_000_000))
     assert len(clock.read()) >= 16
-
-
-def test_a_step_that_was_not_marked_breaks_the_stretch(world):
-    clock = world.clock()
-    run(world, clock, 2)
-    run(world, clock, 2, first=9)
-    clock.stop()
-    assert [(one.stretch, one.step) for one in clock.read()] == [(0, 0), (0, 1), (1, 9), (1, 10)]
 
 
 def test_the_latest_are_kept_before_a_recording_and_the_first_after_it(world):

@@ -14,20 +14,12 @@ def saver(text):
     return lambda path: Path(path).write_text(text.replace("PATH", path))
 
 
-def read_bytes(path):
-    return path.read_bytes()
-
-
-TRACE = """{
-"traceEvents": [{"name": "\\"traceName\\": \\"no\\""}],
- "traceName": "PATH",
- "displayTimeUnit": "ms"}
-"""
+TRACE = Path(__file__).with_name("named_trace.json").read_text(encoding="utf-8")
 
 
 def test_the_trace_is_named_after_its_file(tmp_path):
     target = tmp_path / "a trace.json"
-    export_trace(saver(TRACE), target, read_bytes)
+    export_trace(saver(TRACE), target, Path.read_bytes)
     assert json.loads(target.read_text()) == {
         "traceEvents": [{"name": '"traceName": "no"'}],
         "traceName": "a trace.json",
@@ -38,11 +30,11 @@ def test_the_trace_is_named_after_its_file(tmp_path):
 
 def test_a_gz_target_is_compressed_and_a_trace_without_a_name_stays(tmp_path):
     target = tmp_path / "t.json.gz"
-    text = export_trace(saver(TRACE), target, read_bytes)
+    text = export_trace(saver(TRACE), target, Path.read_bytes)
     assert text == gzip.decompress(target.read_bytes())
     assert json.loads(gzip.decompress(target.read_bytes()))["traceName"] == "t.json.gz"
     assert list(tmp_path.iterdir()) == [target]
-    export_trace(saver('{"traceEvents": []}'), tmp_path / "t.json", read_bytes)
+    export_trace(saver('{"traceEvents": []}'), tmp_path / "t.json", Path.read_bytes)
     assert (tmp_path / "t.json").read_text() == '{"traceEvents": []}'
 
 
@@ -51,7 +43,7 @@ def test_a_cut_trace_is_refused_and_an_older_file_kept(tmp_path, text):
     target = tmp_path / "t.json"
     target.write_text("old")
     with pytest.raises(CaptureError, match="incomplete"):
-        export_trace(saver(text), target, read_bytes)
+        export_trace(saver(text), target, Path.read_bytes)
     assert list(tmp_path.iterdir()) == [target]
     assert target.read_text() == "old"
 
@@ -62,7 +54,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_trace(interrupted, tmp_path / "t.json", read_bytes)
+        export_trace(interrupted, tmp_path / "t.json", Path.read_bytes)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,21 +72,16 @@ def trace(tmp_path):
     return builder.write(tmp_path / "trace.json")
 
 
-def test_each_name_once(trace):
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 1000, 100, 64])
+def test_each_name_once_also_at_the_edge_of_a_chunk(trace, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(module, "_OVERLAP_BYTES", 200)
     assert read_trace_names(trace) == TraceNames(
         kernels=frozenset({"void gemm<float>(float*)", 'say "a\\"'}),
         operators=frozenset({"aten::mm", "triton_k"}),
         kernel_files=frozenset({"/cache/a b/ck.py"}),
         graph_keys=frozenset({KEY}),
     )
-
-
-@pytest.mark.parametrize("chunk_bytes", [64, 100, 1000])
-def test_names_at_the_edge_of_a_chunk_are_found(trace, monkeypatch, chunk_bytes):
-    whole = read_trace_names(trace)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(module, "_OVERLAP_BYTES", 200)
-    assert read_trace_names(trace) == whole
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import msgspec
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,14 +188,6 @@ def test_time_begins_with_the_first_event(make_recording):
     recording = make_recording({ChunkKind.RUNTIME_CALLS: [at(-500, 20, **CALL), {**CALL, "start_ns": 0}]})
     assert first_moment_ns(recording) == BASE_NS - 500
     assert first_moment_ns(make_recording({})) == BASE_NS
-
-
-@pytest.mark.parametrize("is_driver", [False, True])
-def test_managed_memory_is_seen_in_the_calls(make_recording, is_driver):
-    table = TextTable.DRIVER_FUNCTION if is_driver else TextTable.RUNTIME_FUNCTION
-    name = "cuMemAllocManaged" if is_driver else "cudaMallocManaged_v6000"
-    assert process_events(make_recording(names={table: {1: name}}), {}, 0).uses_managed_memory
-    assert not process_events(make_recording(names=NAMES), {}, 0).uses_managed_memory
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1))

@@ -65,15 +65,12 @@ def test_it_is_found_where_installers_put_it(tmp_path, place, includes, library,
 
 
 @pytest.mark.parametrize("missing", ["cuda.h", "cupti_version.h", "cupti_activity.h", "library"])
-def test_an_incomplete_one_is_none(tmp_path, missing):
+def test_an_incomplete_one_or_one_too_old_is_none(tmp_path, missing):
+    installed(tmp_path / "old", 17, "libcupti.so.11.7")
+    assert list(installed_cupti(toolkits=[tmp_path / "old"])) == []
     installed(tmp_path)
     path = tmp_path / "lib64" / "libcupti.so.13" if missing == "library" else tmp_path / "include" / missing
     path.unlink()
-    assert list(installed_cupti(toolkits=[tmp_path])) == []
-
-
-def test_one_too_old_is_none(tmp_path):
-    installed(tmp_path, 17, "libcupti.so.11.7")
     assert list(installed_cupti(toolkits=[tmp_path])) == []
 
 

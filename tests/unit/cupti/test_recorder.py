@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from case_tables import cases
-from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable, UnifiedState, read_recording
+from opscope.cupti.recording import ChunkKind, FileState, TextTable, UnifiedState
 
 START_NS = 1_790_857_026_000_000_000
 
@@ -111,16 +111,6 @@ def test_a_signal_ends_the_program_after_its_records_are_written(run, number):
     assert recording.outcome.signal == number
 
 
-def test_a_signal_from_outside(fake_cuda, tmp_path):
-    process = fake_cuda.start(tmp_path, "wait")
-    assert process.stderr.readline().strip() == str(process.pid)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
-    assert process.returncode == -signal.SIGTERM
-    (recording,) = map(read_recording, tmp_path.iterdir())
-    assert kernels(recording) == 4
-
-
 @pytest.mark.parametrize(("mode", "code"), [("leave", 3), ("kill", -signal.SIGKILL)])
 def test_a_program_that_leaves_no_time_keeps_what_was_flushed(run, fake_cuda, mode, code):
     found, (recording,) = run(mode)
@@ -196,14 +186,6 @@ def test_records_that_cupti_drops_are_counted(run):
     assert recording.outcome.dropped_count == 12
 
 
-def test_another_tool_that_holds_cupti_is_named(run):
-    code, (recording,) = run("exit", 0, FAKE_SUBSCRIBE=39)
-    assert code == 0
-    assert recording.outcome.failed_code == 39
-    assert recording.outcome.failure == "cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
-    assert recording.activity_count == 0
-
-
 def test_a_cupti_that_cannot_be_loaded_is_named(run, tmp_path):
     missing = tmp_path / "libcupti.so.99"
     code, (recording,) = run("exit", 0, OPSCOPE_TRACE_CUPTI=missing, FAKE_SUBSCRIBE=1)
@@ -218,18 +200,3 @@ def test_without_its_folder_or_variables_it_disturbs_no_program(fake_cuda, tmp_p
     process.communicate(timeout=10)
     assert process.returncode == 4
     assert list(tmp_path.iterdir()) == []
-
-
-def test_records_stop_at_a_size(run, tmp_path):
-    """What is there is what came first, whole; the rest is counted."""
-    most = 1_000_000
-    code, (recording,) = run("launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)
-    assert code == 0
-    (file,) = (tmp_path / "records").iterdir()
-    assert most // 2 < file.stat().st_size < most + 10_000
-    outcome = recording.outcome
-    written = kernels(recording) + len(recording.of(ChunkKind.RUNTIME_CALLS))
-    assert written + outcome.lost_count == 200_000
-    assert written > 0
-    assert (outcome.write_errno, outcome.failure) == (WRITE_LIMIT, None)
-    assert set(recording.of(ChunkKind.KERNELS)["name"].tolist()) <= set(recording.names[TextTable.KERNEL])

@@ -20,7 +20,6 @@ from opscope.cupti.recording import (
     ChunkKind,
     FileState,
     TextTable,
-    UnifiedState,
     read_recording,
 )
 from opscope.errors import InputError
@@ -61,13 +60,6 @@ def test_what_the_writer_writes_is_read(writer, tmp_path, kernels, texts):
     assert recording.activity_count == 2 * kernels
 
 
-def test_a_second_file_of_a_process_id_has_a_number(writer, tmp_path):
-    for _ in range(2):
-        subprocess.run([writer, tmp_path, "1", "1"], check=True)
-    assert all(path.name.endswith(".0.cuda") for path in tmp_path.iterdir())
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 NAME = text(TextTable.KERNEL, 0, b"_Z3addv")
 WHOLE = (
     header(process=7, start_ns=5, start_realtime_ns=1005, write_errno=28, lost_count=3)
@@ -91,23 +83,6 @@ def read(folder, content):
     path = folder / "7.0.cuda"
     path.write_bytes(content)
     return read_recording(path)
-
-
-def test_a_header_in_words(tmp_path):
-    recording = read(
-        tmp_path,
-        header(
-            process=7, start_ns=5, start_realtime_ns=1005, driver_version=12040, signal=15, unified_state=2,
-            unified_text=b"CUPTI_ERROR_X", lost_count=3, write_errno=28, program=b"/bin/add",
-        ),
-    )  # fmt: skip
-    assert (recording.process, recording.program, recording.driver_version) == (7, "/bin/add", 12040)
-    assert recording.clock_offset_ns == 1000
-    outcome = recording.outcome
-    assert (outcome.signal, outcome.lost_count, outcome.write_errno) == (15, 3, 28)
-    assert (outcome.unified, outcome.unified_refusal) == (UnifiedState.REFUSED, "CUPTI_ERROR_X")
-    assert (recording.end_ns, outcome.failure, recording.command) == (None, None, ())
-    assert recording.activity_count == 0
 
 
 @given(length=st.integers(HEADER.itemsize, len(WHOLE)))
@@ -200,13 +175,3 @@ def test_they_agree_on_every_field(told):
             expected.append(f"{struct}.{name} {offset} {kind.itemsize}")
     expected += [f"{prefix}_{one.name} {one.value}" for prefix, enum in ENUMS.items() for one in enum]
     assert told == [*expected, record_format.MARK.decode()]
-
-
-def test_every_kind_of_record_has_a_layout_and_the_sources_are_there():
-    assert set(RECORDS) == set(ChunkKind) - {ChunkKind.TEXTS}
-    assert all(dtype.itemsize % 8 == 0 for dtype in RECORDS.values())
-    assert {path.name for path in Path(native_folder()).iterdir()} >= {
-        "recorder.c",
-        "record_format.h",
-        "include",
-    }

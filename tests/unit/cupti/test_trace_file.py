@@ -77,25 +77,6 @@ def test_its_keys_are_kinetos(tmp_path, recording):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_it_loads_with_every_nanosecond(tmp_path, recording, load):
-    path = tmp_path / "trace.json"
-    written(path, recording)
-    session = load(str(path))
-    rows = session.query(
-        "SELECT n.name, start_ns, duration_ns, stream, device FROM device_activities a "
-        "JOIN kernel_names n USING (name_id) ORDER BY start_ns"
-    )
-    assert rows == [("add(int, float*)", 2000, 3003, 7, 0), ("plain", 6000, 500, 7, 0)]
-    assert session.query("SELECT name, start_ns, duration_ns FROM runtime_calls") == [
-        ("cudaLaunchKernel", 100, 800)
-    ]
-    assert session.query(
-        "SELECT base_time_ns, window_start_ns, window_end_ns, cuda_driver_version FROM traces"
-    ) == [(START_NS + 42, 0, 1_000_000, 13_000)]
-    assert session.query("SELECT name, sm_count FROM devices") == [("NVIDIA H200", 132)]
-    assert not [violation for check in session.check() for violation in check.violations]
-
-
 def test_its_findings_come_back_when_it_is_loaded(tmp_path, make_recording, load):
     recording = make_recording(
         {ChunkKind.KERNELS: [{"start_ns": START_NS, "end_ns": START_NS + 1}]},
@@ -141,8 +122,9 @@ def test_findings(tmp_path, make_recording, outcome, code, words):
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording):
-    names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
-    for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):
+    runtime = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
+    driver = {TextTable.DRIVER_FUNCTION: {1: "cuMemAllocManaged"}}
+    for given, severity in ((runtime, Severity.WARNING), (driver, Severity.WARNING), ({}, Severity.INFO)):
         recording = make_recording(names=given)
         (finding,) = recording_findings(recording, process_events(recording, {}, 0))
         assert finding.severity is severity

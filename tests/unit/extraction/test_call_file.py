@@ -37,12 +37,6 @@ def test_what_was_not_recorded_is_said(given, why):
         text_of(call(*given))
 
 
-def test_a_number_whose_value_is_not_recorded_is_noted():
-    text, notes, _ = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
-    assert notes == ["The value of 'other' was not recorded; 0.5 stands for it."]
-    assert "A call.\n\nThe value of 'other'" in text
-
-
 @pytest.mark.torch
 @cases("given")
 def test_the_file_runs(given, tmp_path):

@@ -1,22 +1,17 @@
 """The table of devices agrees with itself: peaks, bandwidths and sizes follow from counts and clocks."""
 
-from collections import Counter
-from importlib import resources
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import log2
 
 import pytest
 
 from case_tables import cases
-from opscope import hardware
 from opscope.data import packaged_toml
 from opscope.errors import InputError
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, cuda_capability, devices, match_device, search_devices
 
 ALL = devices()
-NVIDIA = [one for one in ALL if one.gfx_target is None]
-AMD = [one for one in ALL if one.gfx_target is not None]
 # Published figures are rounded, and some stated at a clock a little below the boost clock.
 ROUNDING = 0.03
 
@@ -47,12 +42,6 @@ WITH_HBM = [
     if str(one.memory_kind).startswith("HBM")
 ]
 RATED = [one for one in packaged_toml("opscope.hardware", "devices.toml")["device"] if "rates" in one]
-
-
-def test_most_devices_have_the_numbers_that_can_be_checked():
-    assert min(len(TIMED), len(RATED)) >= 50
-    assert len(WITH_PIN_RATE) >= 40
-    assert len(WITH_HBM) >= 10
 
 
 def named(name):
@@ -137,35 +126,6 @@ def test_types_are_as_fast_as_their_width_allows(device):
         assert half.flop_per_s == pytest.approx(2 * fp16.flop_per_s, rel=0.01)
 
 
-@each(NVIDIA)
-def test_types_exist_only_where_the_hardware_has_them(device):
-    capability = tuple(map(int, device.compute_capability.split(".")))
-    first = {
-        "int8": (7, 5),
-        **dict.fromkeys(("tf32", "bf16", "fp64_tensor"), (8, 0)),
-        "fp8": (8, 9),
-        "fp4": (10, 0),
-    }
-    assert all(first.get(one.data_type.value, (7, 0)) <= capability for one in device.peaks)
-
-
-@pytest.mark.parametrize("file", ["devices.toml", "architectures.toml"])
-def test_every_declared_source_is_used(file):
-    text = resources.files(hardware).joinpath(file).read_text(encoding="utf-8")
-    sources = packaged_toml("opscope.hardware", file)["source"]
-    assert [key for key in sources if text.count(f'"{key}"') == 0 and key != "ptx_isa"] == []
-
-
-def test_names_are_unique_and_devices_sorted_by_capability():
-    assert max(Counter(one.name for one in ALL).values()) == 1
-    assert [*NVIDIA, *AMD] == list(ALL)
-    capabilities = [key for key, _ in groupby(one.compute_capability for one in NVIDIA)]
-    order = [tuple(map(int, str(one).split("."))) for one in capabilities]
-    assert order == sorted(order)
-    targets = [str(one.gfx_target) for one in AMD]
-    assert targets == sorted(targets)
-
-
 def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike():
     """ROCm's recorder leaves names empty."""
     found = find_device("", compute_capability="9.4", memory_bytes=206_141_652_992, sm_count=304)
@@ -182,13 +142,6 @@ def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike():
     assert other.spec is None or not other.spec.peaks
     found = find_device("AMD Radeon Graphics", compute_capability="9.0", sm_count=104)
     assert (found.sm_count, found.compute_capability, found.architecture) == (104, None, None)
-
-
-def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors():
-    drivers = [name for one in ALL for name in one.names if name.startswith(("NVIDIA", "Tesla"))]
-    for name in {name for name, count in Counter(drivers).items() if count > 1}:
-        sharing = [one for one in ALL if name in one.names]
-        assert len({(one.memory_bytes, one.sm_count) for one in sharing}) == len(sharing), name
 
 
 MIB = 1024**2
@@ -244,12 +197,6 @@ def test_a_mig_slice_has_its_own_size_and_no_peaks():
 @cases("words", "names")
 def test_what_people_type(words, names):
     assert [one.name for one in search_devices(words).devices] == names
-
-
-def test_a_search_comes_with_the_capabilities_of_what_it_found():
-    found = search_devices("b200")
-    assert [one.compute_capability for one in found.architectures] == ["10.0"]
-    assert [one.compute_capability for one in search_devices("volta").architectures] == ["7.0", "7.2"]
 
 
 @cases("words", "similar")

@@ -42,13 +42,6 @@ class TestUnknown:
         limits, _ = match_limits(name, compute_capability="9.0", sm_count=16, measured=measured)
         assert (limits.memory.per_s, dict(limits.peaks), limits.l2_bytes) == (5e11, {}, None)
 
-    def test_another_vendor(self):
-        known, _ = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
-        assert (known.memory.per_s, known.compute_capability) == (5.325e12, None)
-        limits, reason = match_limits("Intel Data Center GPU Max 1550", sm_count=128)
-        assert limits is None
-        assert "not in the table" in str(reason)
-
 
 @cases("name", "capability", "data_type")
 def test_the_type_of_a_measured_product(name, capability, data_type):

@@ -17,23 +17,15 @@ def forest_of(intervals, tolerance_ns=0, sequence=None):
     return nest(thread, start, duration, order, tolerance_ns=tolerance_ns)
 
 
-class TestNest:
-    def test_no_intervals(self):
-        forest = forest_of([])
-        assert len(forest) == 0
-        assert len(children_time(forest)) == len(subtree_sums(forest.last_descendant, int64([]))) == 0
-        assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
-        assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
-
-    def test_a_chain_of_thousands(self):
-        count = 5_000
-        forest = forest_of([(1, i, 2 * (count - i)) for i in range(count)])
-        assert forest.parent.tolist() == list(range(-1, count - 1))
-        assert forest.last_descendant.tolist() == [count - 1] * count
-        assert enclosing(forest, int64([1]), int64([count])).tolist() == [count - 1]
-        assert subtree_sums(forest.last_descendant, np.ones(count, dtype=np.int64)).tolist() == list(
-            range(count, 0, -1)
-        )
+def test_a_chain_of_thousands():
+    count = 5_000
+    forest = forest_of([(1, i, 2 * (count - i)) for i in range(count)])
+    assert forest.parent.tolist() == list(range(-1, count - 1))
+    assert forest.last_descendant.tolist() == [count - 1] * count
+    assert enclosing(forest, int64([1]), int64([count])).tolist() == [count - 1]
+    assert subtree_sums(forest.last_descendant, np.ones(count, dtype=np.int64)).tolist() == list(
+        range(count, 0, -1)
+    )
 
 
 # Against naive constructions.

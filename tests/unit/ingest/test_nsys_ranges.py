@@ -128,15 +128,6 @@ class TestOwners:
             "SELECT DISTINCT attribution, operator_id IS NULL FROM device_activities ORDER BY 1"
         ) == [("correlation", False), ("outside_operator", True)]
 
-    def test_an_operator_comes_before_every_range(self, load_export):
-        session = load_export(
-            ExportBuilder()
-            .range("step", 0, 1000).range("aten::mm, op_id = 1", 10, 100).range("inner", 20, 50)
-            .launch(30).kernel("a", 200, 5)
-        )  # fmt: skip
-        assert owners(session) == [("a", "aten::mm")]
-        assert operator_names(session) == ["aten::mm"]
-
     def test_a_step_owns_nothing_and_a_range_the_kernels_of_the_graph_it_replayed(self, load_export):
         session = load_export(ExportBuilder().range("ProfilerStep#1", 0, 100).launch(10).kernel("a", 20, 5))
         assert owners(session) == [("a", None)]

@@ -88,12 +88,6 @@ def test_every_row_is_as_if_one_process_had_read_all(ranks, alone):
 
 
 @pytest.mark.exhaustive(few=False)
-def test_of_a_recorded_job_too(shared):
-    job = shared / "traces/h200/ddp_straggler_w4"
-    assert parts_of(job, Here()) == of_traces(rows(load(job)))
-
-
-@pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks, alone):
     counts, said = [], []
     assert rows(load(ranks, workers=2, on_done=counts.append, note=said.append)) == alone
@@ -135,22 +129,6 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks, alone):
     assert parts_of(ranks, Here(without_opscope, older), said=said) == of_traces(alone)
     assert "a worker cannot read" in said[0]
     assert "it has opscope 0.0.1" in said[1]
-
-
-@pytest.mark.exhaustive(few=False)
-def test_what_a_worker_cannot_see_is_said_and_read_here(ranks):
-    """A file system of this process alone, as of a host whose disk the workers do not share."""
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("memory")
-    for path in ranks.iterdir():
-        system.pipe(f"/job/{path.name}", path.read_bytes())
-    said = []
-    try:
-        together = load("memory://job/rank*.json", workers=2, note=said.append)
-        assert rows(together) == rows(load("memory://job"))
-    finally:
-        system.rm("/job", recursive=True)
-    assert "a worker cannot read memory://" in said[0]
 
 
 @pytest.mark.exhaustive(few=False)
@@ -236,17 +214,7 @@ def test_few_files_take_no_processes(ranks, monkeypatch):
     assert asked == [3]
 
 
-READING = """
-import os, sys, time
-from opscope.ingest.reader import local_processes
-def main():
-    with local_processes(2) as workers:
-        executor = workers.make()
-        print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
-        executor.submit(time.sleep, 60).result()
-if __name__ == "__main__":
-    main()
-"""
+READING = Path(__file__).with_name("reading.py.txt").read_text(encoding="utf-8")
 
 
 def is_running(pid):

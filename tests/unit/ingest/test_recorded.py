@@ -110,13 +110,6 @@ def test_ranks_agree_once_and_differ_apart(load, recorded):
     assert [session.metadata(f"sidecar:{rank}") is None for rank in range(4)] == [False, False, False, True]
 
 
-def test_gaps_are_a_finding(load, recorded):
-    session = load(recorded(gaps=(origin.Gap("kernel origins", "OSError: gone"),)))
-    (finding,) = [one for one in session.findings() if one.code == "trace.sidecar_incomplete"]
-    assert finding.evidence == {"kernel origins": "OSError: gone"}
-    assert "kernel origins: OSError: gone" in finding.message
-
-
 @pytest.mark.parametrize(
     "damage",
     [

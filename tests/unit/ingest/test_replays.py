@@ -93,13 +93,6 @@ def test_what_is_repeated_cost_the_recorder_nothing(load, capture):
         }  # fmt: skip
 
 
-def test_every_replay_is_opened_and_counts_its_own_calls(load, capture):
-    trace = replayed(replayed(TraceBuilder()), 200)
-    session = load(trace, captures=[capture])
-    assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
-    assert [row[0] for row in session.query(REPLAYS)] == [1, 1]
-
-
 def test_the_capture_may_be_in_the_trace_itself(load):
     session = load(replayed(captured(TraceBuilder())))
     assert {attribution for *_, attribution in session.query(ROWS)} == {"graph_sequence"}
@@ -177,13 +170,6 @@ def test_graphs_of_equal_layers_are_told_apart(load, make_trace, ids, modules):
         replayed(trace, 100 * (at + 1), **graph)
     session = load(trace, captures=[capture])
     assert [name for (name,) in session.query(MODULES)] == [one for one in modules for _ in range(2)]
-
-
-def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, make_trace):
-    batches = captured(captured(TraceBuilder(), rows=64, grid=16), 50, rows=4, grid=7)
-    capture = make_trace(batches, "capture.json")
-    session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [7, 1, 1])), captures=[capture])
-    assert session.query(OPERATORS) == [("aten::mm", "[[4,8],[8,2]]"), ("aten::add", "[[4,8],[8,2]]")]
 
 
 def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_guessed(load, make_trace):

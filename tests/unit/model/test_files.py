@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,13 +66,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert pipe.is_fifo()
 
 
-HOLD = (
-    "import sys, time\n"
-    "from opscope.model.files import claimed\n"
-    "with claimed(sys.argv[1]):\n"
-    "    print('claimed', flush=True)\n"
-    "    time.sleep(60)\n"
-)
+HOLD = Path(__file__).with_name("holding.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -177,12 +177,6 @@ class TestOpening:
         with pytest.raises(InputError, match="not an opscope session"):
             Session.open(path)
 
-    def test_nothing_there(self, tmp_path):
-        with pytest.raises(InputError, match="no such file"):
-            opscope.open_session(tmp_path / "none.opscope")
-        assert not is_session_file(tmp_path / "none.opscope")
-        assert not is_session_file(tmp_path)
-
     @cases("statement")
     def test_what_reads_other_files_when_it_is_asked_is_refused(self, saved, statement):
         self.tamper(saved, f"DROP TABLE IF EXISTS kernel_names; {statement}")
@@ -244,19 +238,18 @@ class TestReplacingRows:
         assert opened.query(self.QUERY) == self.EXPECTED
 
 
-class TestLocking:
-    @pytest.mark.parametrize("is_loaded", [True, False])
-    def test_no_query_reaches_a_file_or_the_network(self, load, saved, reopen, tmp_path, is_loaded):
-        session = load(full_trace()) if is_loaded else reopen(saved)
-        session.lock()
-        secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
-        secret.write_text("a,b\n1,2\n")
-        before = sorted(tmp_path.iterdir())
-        statements = Path(__file__).with_suffix(".toml")
-        for statement in tables(statements)["no_query_reaches_a_file_or_the_network"]:
-            with pytest.raises(duckdb.Error):
-                session.query(statement.format(secret=secret, target=target, folder=tmp_path))
-            assert sorted(tmp_path.iterdir()) == before, statement
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_no_query_reaches_a_file_or_the_network(load, saved, reopen, tmp_path, is_loaded):
+    session = load(full_trace()) if is_loaded else reopen(saved)
+    session.lock()
+    secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
+    secret.write_text("a,b\n1,2\n")
+    before = sorted(tmp_path.iterdir())
+    statements = Path(__file__).with_suffix(".toml")
+    for statement in tables(statements)["no_query_reaches_a_file_or_the_network"]:
+        with pytest.raises(duckdb.Error):
+            session.query(statement.format(secret=secret, target=target, folder=tmp_path))
+        assert sorted(tmp_path.iterdir()) == before, statement
 
 
 class _Full:

@@ -7,7 +7,7 @@ import pytest
 from case_tables import cases
 from fakes import sidecar as made_sidecar
 from opscope.errors import CaptureError, InputError
-from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
+from opscope.model.finding import RECORDER_KEY, recorded_findings
 from opscope.model.origin import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
     Environment,
@@ -78,37 +78,17 @@ def test_missing_files_and_folders_are_named(tmp_path):
         write_sidecar(tmp_path / "file" / "a.json", SIDECAR)
 
 
-FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
-
-
-def test_they_come_back_with_their_trace():
-    (found,) = recorded_findings({RECORDER_KEY: {"findings": findings_as_json([FINDING])}}, 2)
-    assert found == Finding(
-        "recorder.dropped", Severity.WARNING, "3 records.", "Less.", trace_id=2, evidence={"dropped_count": 3}
-    )
-
-
 @cases("value")
 def test_what_is_none_is_passed_over(value):
     value = json.loads(value)
     assert list(recorded_findings({RECORDER_KEY: value}, 0)) == list(recorded_findings({}, 0)) == []
 
 
-@cases("file")
-def test_files_of_the_program(file):
-    assert is_program_file(file)
-
-
-@cases("file")
-def test_files_of_libraries(file):
-    assert not is_program_file(file)
+@cases("of_the_program", "of_libraries")
+def test_files_of_the_program_are_told_from_those_of_libraries(of_the_program, of_libraries):
+    assert [file for file in (*of_the_program, *of_libraries) if is_program_file(file)] == of_the_program
 
 
 @cases("name", "parts")
-def test_a_frame_is_parsed(name, parts):
-    assert parse_frame(name) == FrameName(*parts)
-
-
-@cases("name")
-def test_what_is_no_function_of_python(name):
-    assert parse_frame(name) is None
+def test_a_frame_of_python_is_parsed(name, parts):
+    assert parse_frame(name) == (None if parts is None else FrameName(*parts))

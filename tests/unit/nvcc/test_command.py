@@ -33,11 +33,6 @@ def choose(*words, native=("9.0",)):
     return [one.name for one in choose_targets(words, KNOWN, native=lambda: native)]
 
 
-@pytest.mark.parametrize("word", ["compute_90", "sm_9", "sm_90x", "h200", "", "sm_", "native"])
-def test_other_words_are_no_target(word):
-    assert parse_target(word) is None
-
-
 def test_words_become_distinct_targets_in_order_or_all_that_nvcc_has():
     assert choose("sm_90", "sm_80", "90", "sm_90a") == ["sm_80", "sm_90", "sm_90a"]
     assert choose("native", native=("9.0", "9.0", "8.0")) == ["sm_80", "sm_90"]
@@ -52,6 +47,7 @@ def test_an_unknown_target_lists_the_known():
         choose("sm_9")
     with pytest.raises(InputError, match="--arch sm_90,ptx"):
         choose("compute_90")
+    assert not any(map(parse_target, ["compute_90", "sm_9", "sm_90x", "h200", "", "sm_", "native"]))
 
 
 def test_ptx_is_of_the_first_target_of_the_newest_generation():
@@ -79,13 +75,8 @@ def test_chosen_targets_are_those_named_once_each_and_sorted(targets):
         assert parse_target(one.name) == one == parse_target(one.number)
 
 
-VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
-Copyright (c) 2005-2023 NVIDIA Corporation
-Cuda compilation tools, release {release}, V{version}
-Build cuda_{release}.r{release}/compiler.33281558_0"""
-HELP = """
-        Allowed values for this option:  'compute_50','compute_80','compute_90','compute_90a',
-        'lto_50','sm_50','sm_80','sm_90','sm_90a'."""
+OUTPUTS = Path(__file__).parent / "outputs"
+VERSION, HELP = ((OUTPUTS / name).read_text(encoding="utf-8") for name in ("version.txt", "help.txt"))
 
 
 def nvcc(folder, *, release="12.3", version="12.3.52", listing=None):
@@ -95,8 +86,8 @@ def nvcc(folder, *, release="12.3", version="12.3.52", listing=None):
     script.write_text(
         "#!/bin/sh\n"
         f'case "$1" in\n'
-        f"--version) cat <<'EOF'\n{VERSION.format(release=release, version=version)}\nEOF\n;;\n"
-        f"--help) cat <<'EOF'\n{HELP}\nEOF\n;;\n"
+        f"--version) cat <<'EOF'\n{VERSION.format(release=release, version=version)}EOF\n;;\n"
+        f"--help) cat <<'EOF'\n{HELP}EOF\n;;\n"
         f"--list-gpu-code) {answers}\n;;\nesac\n"
     )
     script.chmod(0o755)

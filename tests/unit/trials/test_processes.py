@@ -13,16 +13,7 @@ from opscope.trials.rounds import TrialRequest
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)  # processes that import torch
 
-PROGRAM = """
-import os, sys, tempfile, torch
-print(os.getcwd(), tempfile.gettempdir(), sys.argv[1:], flush=True)
-open("here.txt", "w").write("x")
-model = torch.nn.Linear(8, 8)
-while True:
-    if "wait" in sys.argv:
-        import time; time.sleep(60)
-    model(torch.randn(4, 8))
-"""
+PROGRAM = Path(__file__).with_name("endless.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from case_tables import cases
 torch = pytest.importorskip("torch")
 
 from opscope.errors import InputError  # noqa: E402
-from opscope.workloads.target import failure_place, is_file_name, load_module, resolve  # noqa: E402
+from opscope.workloads.target import failure_place, load_module, resolve  # noqa: E402
 from opscope.workloads.workload import WorkloadOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -117,8 +117,3 @@ def test_the_place_of_an_error_is_its_last_line_in_the_file():
     assert failure_place(caught.value, Path(__file__)) is not None
     assert failure_place(caught.value, Path("elsewhere.py")) is None
     assert failure_place(caught.value, None).startswith("target.py line")
-
-
-@pytest.mark.parametrize(("where", "is_file"), [("a.py", True), ("dir/a", True), ("package.module", False)])
-def test_files_are_told_from_modules(where, is_file):
-    assert is_file_name(where) is is_file
