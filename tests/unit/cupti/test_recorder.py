@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from case_tables import cases
-from opscope.cupti.recording import ChunkKind, FileState, TextTable, UnifiedState
+from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable, UnifiedState
 
 START_NS = 1_790_857_026_000_000_000
 
@@ -200,3 +200,18 @@ def test_without_its_folder_or_variables_it_disturbs_no_program(fake_cuda, tmp_p
     process.communicate(timeout=10)
     assert process.returncode == 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_records_stop_at_a_size(run, tmp_path):
+    """What is there is what came first, whole; the rest is counted."""
+    most = 1_000_000
+    code, (recording,) = run("launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)
+    assert code == 0
+    (file,) = (tmp_path / "records").iterdir()
+    assert most // 2 < file.stat().st_size < most + 10_000
+    outcome = recording.outcome
+    written = kernels(recording) + len(recording.of(ChunkKind.RUNTIME_CALLS))
+    assert written + outcome.lost_count == 200_000
+    assert written > 0
+    assert (outcome.write_errno, outcome.failure) == (WRITE_LIMIT, None)
+    assert set(recording.of(ChunkKind.KERNELS)["name"].tolist()) <= set(recording.names[TextTable.KERNEL])

@@ -126,6 +126,18 @@ def test_types_are_as_fast_as_their_width_allows(device):
         assert half.flop_per_s == pytest.approx(2 * fp16.flop_per_s, rel=0.01)
 
 
+@each([one for one in ALL if one.gfx_target is None])
+def test_types_exist_only_where_the_hardware_has_them(device):
+    capability = tuple(map(int, device.compute_capability.split(".")))
+    first = {
+        "int8": (7, 5),
+        **dict.fromkeys(("tf32", "bf16", "fp64_tensor"), (8, 0)),
+        "fp8": (8, 9),
+        "fp4": (10, 0),
+    }
+    assert all(first.get(one.data_type.value, (7, 0)) <= capability for one in device.peaks)
+
+
 def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike():
     """ROCm's recorder leaves names empty."""
     found = find_device("", compute_capability="9.4", memory_bytes=206_141_652_992, sm_count=304)
