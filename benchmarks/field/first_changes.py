@@ -166,8 +166,8 @@ def shown_of(document: Mapping[str, Any], tried: Collection[str]) -> list[Shown]
         # Trials autocast; weights of 16 bits are another change.
         if change == "bf16" and "autocast" not in (one["change"] or ""):
             change = "bf16_weights"
-        if one["code"] == "advice.launch_bound" and "reduce_overhead" in tried:
-            change = "reduce_overhead"
+        if "reduce-overhead" in (one["change"] or ""):  # graphs, written by torch.compile or by hand
+            change = next((name for name in ("reduce_overhead", "cuda_graph") if name in tried), change)
         if not one["code"].startswith("advice.") or not (gain_ns or is_open) or change in shown:
             continue
         low, high = interval_ns or (gain_ns, gain_ns)

@@ -29,7 +29,6 @@ from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun, differing,
 from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.step_model import Gain, GraphChange, StepBound, StepModel
 from opscope.analysis.summary import BestSet, Summary
-from opscope.analysis.watched_steps import host_lines
 from opscope.model.finding import OPEN, Applicability, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
@@ -74,7 +73,7 @@ def advise(session: Session, summary: Summary, step: StepModel | None) -> Summar
     return summary.having(
         advice=tuple(finding for finding, *_ in found),
         best_set=_best_set(run, found),
-        host_lines=host_lines(session, run.watched) if is_of_host and run.watched.steps else (),
+        host_lines=run.host_lines if is_of_host else (),
         timeline=msgspec.structs.replace(
             summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
         ),
@@ -168,7 +167,7 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
     is_done |= "torch.compile" in (change or "") and run.is_recurrent
     if advice.applicability.status is ApplicabilityStatus.BLOCKED or is_done:
         return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
-    if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
+    if run.summary.engine is None and "torch.compile(model" in (change or "") and (found := differing(run)):
         blockers = in_the_way(run, msgspec.structs.replace(OPEN, blocked_by=found))
         message = (
             f"{advice.message} Shapes or kernels change ({blockers}): "

@@ -34,6 +34,9 @@ _WITHOUT_GRAPH = (
 _COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
 _GRAPHS_OF_COMPILED = """\
 model = torch.compile(model, mode="reduce-overhead")   # what it compiles launches the same in each step"""
+_GRAPHS_OF_PART = """\
+part = torch.compile(part, mode="reduce-overhead")   # what {} calls; clone what outlives its next call"""
+_OF_PART = "Compile this part alone with CUDA graphs, or capture it; what stands in the way stays outside."
 _MOST_OF_NUMBERS = 256  # bytes of a copy: sizes and counts, no results
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
@@ -119,6 +122,15 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             share = run.session.scalar(sql(__package__, "capture:steady"), [run.left_out]) or 0.0
             is_steady = share >= rule.threshold("least_steady")
             gain_ns, change = share * most_ns * is_steady, _GRAPHS_OF_COMPILED
+        elif (line := run.line_to_capture) and line.fraction >= rule.threshold("least_captured"):
+            where = line.line.partition(" ")[0]
+            gain_ns, change = line.fraction * most_ns, _GRAPHS_OF_PART.format(where)
+            told += (
+                f" But what {where} calls, {format_fraction(line.fraction)} of the host's time, waits for "
+                "nothing and launches the same each time."
+            )
+            found_there = {**advice.evidence, "line": line.line}
+            advice = msgspec.structs.replace(advice, message=told, evidence=found_there, suggestion=_OF_PART)
         if gain_ns:
             advice = msgspec.structs.replace(
                 advice,
@@ -468,16 +480,16 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         ),
         suggestion=_MORE_WORKERS if has_workers else None,
         change=_OF_WORKERS if has_workers else None,
-        # Where each step begins to load anew, workers would begin anew, too.
+        # Where a pass over the data is short, workers begin anew again and again.
         is_sure=not has_workers
-        and run.session.scalar(
-            "SELECT count(*) FROM frames WHERE "
-            r"regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"
-        )
-        < run.step_count,
+        and bool(run.session.scalar(_LONG_PASS_SQL, [rule.threshold("least_batches"), _LOADERS])),
     )
 
 
+_LOADERS = "enumerate(DataLoader)#%"
+# The call that ends a pass returns at once.
+_LONG_PASS_SQL = """SELECT count(*) >= $1 AND min(duration_ns) > 0.1 * median(duration_ns)
+FROM annotations WHERE side = 'host' AND name LIKE $2"""
 _MORE_WORKERS = (
     "Workers load already and are too slow: use more of them if the machine has cores to spare, do less for "
     "each sample, or keep samples prepared."

@@ -12,9 +12,11 @@ of it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -28,7 +30,7 @@ from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.timeline.values import HostTime, IdleCause, trace_name
-from opscope.analysis.watched_steps import UNWATCHED, Dataflow, dataflow, has_unseen
+from opscope.analysis.watched_steps import UNWATCHED, Dataflow, HostLine, dataflow, has_unseen, host_lines
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker
 from opscope.model.queries import sql, summed
@@ -208,6 +210,51 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         return watched if is_seen else UNWATCHED
 
     @cached_property
+    def host_lines(self) -> tuple[HostLine, ...]:
+        return host_lines(self.session, self.watched) if self.watched.steps else ()
+
+    @cached_property
+    def held(self) -> dict[int, tuple[str | None, str | None]]:
+        """Calls that no CUDA graph can hold: of each its operator or name, and its line."""
+        waits = self.summary.timeline.waits
+        return {
+            **{call: (row["name"], None) for row in self.allocations for call in row["call_ids"]},
+            **{call: (wait.operator or wait.name, wait.line) for wait in waits for call in wait.call_ids},
+        }
+
+    @cached_property
+    def line_to_capture(self) -> HostLine | None:
+        """Where a step cannot be captured, the line that the host spends most in of those that can be.
+
+        Nothing that it calls waits, differs from step to step, or works on tensors of the host.
+        """
+        steps, lines = self.watched.steps, self.host_lines
+        held = sorted(one for (one,) in self.session.query(_HOLDING_SQL, [[*self.held]]))
+        launching = {row["name"] for step in steps for row in step if row and row["total_device_ns"]}
+        others = {one.operator for one in differing(self)}
+
+        def stays(row: Mapping[str, Any]) -> bool:
+            is_of_host = not row["total_device_ns"] and row["name"] in launching
+            holds = bisect_left(held, row["operator_id"]) < bisect_right(held, row["last_descendant_id"])
+            return is_of_host or holds or row["name"] in others
+
+        launches, blocked = [0] * len(lines), [False] * len(lines)
+        for place in reversed(range(len(lines))):
+            stretches = self.watched.recorded.lines[place].operators
+            rows = [row for step in steps for a, b in stretches for row in step[a:b] if row]
+            launches[place] += sum(row["total_device_ns"] > 0 for row in rows)
+            blocked[place] |= any(map(stays, rows))
+            if (caller := lines[place].caller) >= 0:
+                launches[caller] += launches[place]
+                blocked[caller] |= blocked[place]
+        free = [
+            line
+            for line, count, is_blocked in zip(lines, launches, blocked, strict=True)
+            if not is_blocked and count >= _LEAST_LAUNCHES * line.times * len(steps)
+        ]
+        return max(free, key=attrgetter("fraction"), default=None)
+
+    @cached_property
     def function_to_compile(self) -> str | None:
         """The innermost function that launches most of what no module does, if that is more."""
         parts = self.watched.recorded.parts
@@ -354,17 +401,16 @@ def product_of(call: CallEfficiency) -> MatrixProduct | None:
 _EDGE = 0.05
 # Of the steps: what happens in fewer is a log, or memory taken once.
 _USUAL = 0.5
+_LEAST_LAUNCHES = 8  # of a line, each time: with fewer a graph spares the host little
+_HOLDING_SQL = """SELECT DISTINCT operator_id FROM runtime_calls
+WHERE operator_id IS NOT NULL AND list_contains(?::BIGINT[], runtime_call_id)"""
 
 
 def capture_of(run: ProfiledRun) -> Applicability:
     """Whether a step can be captured; unknown without two steps to compare and nothing in the way."""
     if run.summary.engine is not None:
         return Applicability()  # an engine captures what it knows to be the same
-    places: dict[int, tuple[str | None, str | None]] = {}
-    for row in run.allocations:
-        places |= dict.fromkeys(row["call_ids"], (row["name"], None))
-    for wait in run.summary.timeline.waits:
-        places |= dict.fromkeys(wait.call_ids, (wait.operator or wait.name, wait.line))
+    places = run.held
     inside = run.session.query(sql(__package__, "capture:inside"), [list(places), run.left_out, _EDGE])
     blockers = [
         Blocker(operator, line, count / run.step_count)

@@ -163,8 +163,8 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     for one, *again in runs.values():
         count = len(one.rounds) + sum(len(other.rounds) for other in again)
         found = watched.found([part for of in (one, *again) for part in of.rounds])
-        # What the device has no part in is a matter of loading data.
-        if not found.device_ns or found.host_ns < least_ns:
+        # What the device has no part in is a matter of loading data, where a loader is waited for.
+        if (run.summary.loader_ns and not found.device_ns) or found.host_ns < least_ns:
             continue
         # On a busy device gradients are summed up round by round for want of memory.
         if one.has_backward and not step.is_host_bound:

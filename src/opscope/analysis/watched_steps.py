@@ -115,11 +115,11 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     for rows in by_step.values():
         of_threads = grouped((row["native_thread"], row) for row in rows)
         step = [row for thread, wanted in names for row in _aligned(wanted, of_threads.get(thread, []))]
-        if sum(row is not None for row in step) < _LEAST_FOUND * len(step):
-            return UNWATCHED._replace(recorded=recorded)
+        is_found = sum(row is not None for row in step) >= _LEAST_FOUND * len(step)
         step_ns = sum(row["total_device_ns"] for row in rows if row["is_outermost"])
+        found_ns = sum(row["total_device_ns"] for row in step if row)
         # A step that does more, an epoch's first one, is another.
-        if sum(row["total_device_ns"] for row in step if row) >= _LEAST_EXPLAINED * step_ns:
+        if is_found and found_ns >= _LEAST_EXPLAINED * step_ns:
             steps.append(step)
             all_ns += step_ns
     is_typical = 2 * len(steps) > len(by_step)

@@ -5,10 +5,18 @@ import json
 import pytest
 
 import opscope
+from fakes import sidecar
 from opscope.advice.profiled_run import ProfiledRun, capture_of, differing
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker
+from opscope.model.sidecar import (
+    ProgramLine,
+    RecordedDataflow,
+    ThreadOperators,
+    sidecar_path,
+    write_sidecar,
+)
 
 from .conftest import MS, host, only, partition, trace
 
@@ -87,3 +95,25 @@ def test_a_loop_that_generates_has_other_shapes_for_each_token(tmp_path, lengths
     with opscope.load(builder.write(tmp_path / "trace.json")) as session:
         found = differing(ProfiledRun(session, Summary(session).complete()))
     assert found == ((Blocker("aten::cat", None, float(lengths)),) if grows else ())
+
+
+@pytest.mark.parametrize(
+    ("waits", "last_rows", "line"),
+    [(10, 8, "train.py:3 encode"), (30, 8, "train.py:2 embed"), (35, 8, "train.py:2 embed"), (10, 9, None)],
+)
+def test_where_a_step_cannot_be_captured_a_line_of_it_can(tmp_path, waits, last_rows, line):
+    """Lines 2 and 3 share 40 operators; `aten::nonzero` waits within one of them."""
+    names = ["aten::mm"] * (waits + 1) + ["aten::nonzero"] + ["aten::mm"] * (39 - waits)
+    order = " ".join("1" if name == "aten::nonzero" else "0" for name in names)
+    lines = (
+        ProgramLine("train.py:9 main", -1, 1, ()),
+        ProgramLine("train.py:2 embed", 0, 1, ((0, 15),)),
+        ProgramLine("train.py:3 encode", 0, 1, ((15, 41),)),
+    )
+    recorded = RecordedDataflow((ThreadOperators(1, ("aten::mm", "aten::nonzero"), order),), lines=lines)
+    path = forwards(waits, last_rows=last_rows).write(tmp_path / "trace.json")
+    write_sidecar(sidecar_path(path), sidecar(dataflow=recorded))
+    with opscope.load(path) as session:
+        summary = Summary(session)
+        found = ProfiledRun(session, summary, summary.step_model).line_to_capture
+        assert (found and found.line) == line

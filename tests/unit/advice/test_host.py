@@ -5,7 +5,9 @@ from msgspec.structs import replace
 
 from case_tables import cases
 from opscope.advice import profiled_run
-from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
+from opscope.advice.host import data_loading
+from opscope.advice.profiled_run import ProfiledRun
+from opscope.analysis.timeline.values import IdleCause, IdleGap, Timeline, WaitingCall
 from opscope.analysis.watched_steps import Dataflow
 from opscope.model.finding import Severity
 from opscope.model.sidecar import ProgramPart, RecordedDataflow
@@ -160,16 +162,24 @@ def test_many_uploads_that_wait_for_their_stream_can_be_made_there(advise_on, pe
 
 def test_waiting_for_data_is_told_with_where(advise_on):
     gap = IdleGap(0, 3 * MS, IdleCause.DATA_LOADING, host="enumerate(DataLoader)")
-    found = advise_on(step_of(10), **stalled(gap))
-    finding = told(found, "data_loading", "30.0 %", has_gain=True)
+    finding = told(advise_on(step_of(10), **stalled(gap)), "data_loading", "30.0 %", has_gain=True)
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
-    # Workers of a loader that begins anew in each step would start in each step.
-    anew = step_of(10).frame("torch/utils/data/dataloader.py(417): _get_iterator", 20, 5)
-    found = advise_on(anew, **stalled(gap))
-    assert not only(found, "data_loading").is_gain_known
     gap = replace(gap, host="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
     finding = only(advise_on(step_of(10), **stalled(gap)), "data_loading")
     assert "os.cpu_count()" in finding.change and not finding.is_gain_known
+
+
+@pytest.mark.parametrize(
+    ("batches_us", "is_sure"), [([50] * 6, True), ([50] * 5 + [1], False), ([50] * 2, False)]
+)
+def test_workers_of_a_short_pass_over_the_data_begin_anew(summarized, batches_us, is_sure):
+    program, name = step_of(10), "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    for at, duration in enumerate(batches_us):
+        program.event("user_annotation", name, 100 * (at + 1), duration, 1, {})
+    session, summary = summarized(program)
+    slow = Timeline(partitions=(partition(10 * MS, {IdleCause.DATA_LOADING: MS}),))
+    run = ProfiledRun(session, summary.having(timeline=slow))
+    assert [one.is_sure for one in data_loading(run, run.book.rules["advice.data_loading"])] == [is_sure]
 
 
 @cases("place", "is_told")
