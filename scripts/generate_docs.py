@@ -106,7 +106,7 @@ def _effect(change: TriedChange) -> str:
 
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:
-    gain = f"**Gain:** {rule.gain}{' Where that is no number, it is a remark.' * rule.needs_number}"
+    gain = f"**Gain:** {rule.gain}"
     points = [gain, f"**Unknown from a trace:** {rule.unknown}"]
     yield f"## {rule.title}"
     yield _wrapped(f"`{rule.code}` ({rule.severity}). {rule.meaning}")

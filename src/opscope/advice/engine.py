@@ -150,7 +150,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
             if worth.is_open
             else advice.applicability,
         )
-        if rule.needs_number and not finding.is_gain_known and finding.is_to_try:
+        if advice.needs_number and not finding.is_gain_known and finding.is_to_try:
             finding = msgspec.structs.replace(finding, **_NO_GAIN, applicability=Applicability())
         yield finding, worth.change, worth.gain_ns or worth.promised_ns
 

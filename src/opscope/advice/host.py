@@ -265,6 +265,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             change=change,
             like=better,
             is_sure=is_question and of_torch,
+            needs_number=not is_question or longest.calls < rule.threshold("most_questions") * run.step_count,
         )
 
 

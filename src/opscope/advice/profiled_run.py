@@ -79,6 +79,7 @@ class Advice(msgspec.Struct, frozen=True):
     # Whether the change can be made; what is blocked has no gain
     applicability: Applicability = Applicability()
     is_sure: bool = True  # whether it surely helps; else it may bring nothing
+    needs_number: bool = False  # without one it is no change to try: such lines have helped nobody
 
 
 class ProfiledRun(msgspec.Struct, frozen=True, dict=True):

@@ -38,7 +38,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     # What the code sets, where other rules set it too: a set of changes sets it in one way
     field: str | None = None
     basis: str | None = None  # how a finding's gain was estimated, where every finding says the same
-    needs_number: bool = False  # without one it is no change to try: such lines have helped nobody
     gain_error: float = 0.0  # how far the device time that it saves may be off, as a fraction of it
     thresholds: dict[str, Number] = {}  # its numbers by name
     # What to do where a serving engine was recorded, by engine, `ENGINE_prefill` where it mostly prefills, or

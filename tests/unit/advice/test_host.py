@@ -148,6 +148,13 @@ def test_the_host_needs_a_few_numbers_at_once_and_results_later(advise_on, size_
     assert words in (only(found, "host_sync").suggestion or "")
 
 
+@pytest.mark.parametrize(("per_step", "is_to_try"), [(8, False), (64, True)])
+def test_very_many_numbers_asked_for_are_a_change_to_try_without_a_number(advise_on, per_step, is_to_try):
+    facts = stopped_by("cudaStreamSynchronize", "aten::item", calls=per_step, call_ids=(0,))
+    finding = only(advise_on(step_of(10), **facts), "host_sync")
+    assert (finding.is_to_try, finding.is_gain_known) == (is_to_try, False)
+
+
 @pytest.mark.parametrize("per_step", [2, 60])
 def test_many_uploads_that_wait_for_their_stream_can_be_made_there(advise_on, per_step):
     """A small copy from pageable memory returns at once; the operator then waits for the stream."""
