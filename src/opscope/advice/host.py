@@ -9,7 +9,15 @@ from operator import methodcaller
 
 import msgspec
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, capture_of, finds, in_the_way, listed
+from opscope.advice.profiled_run import (
+    OPERATORS_OF_CALLS_SQL,
+    Advice,
+    ProfiledRun,
+    capture_of,
+    finds,
+    in_the_way,
+    listed,
+)
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import columns
 from opscope.analysis.step_model import Gain, StepBound, StepModel
@@ -216,7 +224,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
     for place in ranked[: int(rule.threshold("places"))]:
         waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
-        longest = waits[0]
+        longest, call_ids = waits[0], [call_id for one in waits for call_id in one.call_ids]
+        if longest.line is None and run.watched.steps:
+            operator_ids = [one for (one,) in run.session.query(OPERATORS_OF_CALLS_SQL, [call_ids])]
+            longest = msgspec.structs.replace(longest, line=run.watched.line_of(operator_ids))
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # A small copy returns at once, and its operator waits for the stream.
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
@@ -242,7 +253,6 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion, change = next(
                 (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
             )
-        call_ids = [call_id for one in waits for call_id in one.call_ids]
         if group_ids and 2 * run.session.scalar(_WITHIN_SQL, [call_ids, group_ids]) > len(call_ids):
             continue
         yield Advice(

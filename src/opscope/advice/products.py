@@ -52,7 +52,6 @@ _FAR_FROM_LIMIT = 0.1
 _ERROR_OF_CONVOLUTIONS = 0.6
 # Of the time of products, at most, in layers that were measured in no other type.
 _MOST_UNMEASURED = 0.25
-_CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bits of mantissa are enough"
 
 
 @finds
@@ -155,8 +154,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
     cast_whole = (rule.change or "").partition("\n\n")[2].replace("bfloat16", _NAMES[half])
-    if not run.has_model:
-        cast_whole = _CAST_TENSORS.replace("bfloat16", _NAMES[half])
+    if not run.has_model:  # functions of tensors need the digits that a model's weights do without
+        cast_whole = ""
     elif _takes_tokens(run):
         cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
     yield Advice(
@@ -169,8 +168,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change=cast_whole if is_cast_whole else _under_autocast(run, rule, half),
         error=_ERROR_OF_CONVOLUTIONS if are_images else None,
         applicability=OPEN if after_ns is None else Applicability(),
-        # Kernels of the program's own take the types that they were written for, and functions of tensors
-        # may need the digits that a model's weights do without.
+        # Kernels of the program's own take the types that they were written for.
         is_sure=run.summary.leading_kernel is None and run.has_model,
     )
 

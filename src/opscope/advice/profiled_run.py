@@ -230,7 +230,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         Nothing that it calls waits, differs from step to step, or works on tensors of the host.
         """
         steps, lines = self.watched.steps, self.host_lines
-        held = sorted(one for (one,) in self.session.query(_HOLDING_SQL, [[*self.held]]))
+        held = sorted(one for (one,) in self.session.query(OPERATORS_OF_CALLS_SQL, [[*self.held]]))
         launching = {row["name"] for step in steps for row in step if row and row["total_device_ns"]}
         others = {one.operator for one in differing(self)}
 
@@ -403,7 +403,7 @@ _EDGE = 0.05
 # Of the steps: what happens in fewer is a log, or memory taken once.
 _USUAL = 0.5
 _LEAST_LAUNCHES = 8  # of a line, each time: with fewer a graph spares the host little
-_HOLDING_SQL = """SELECT DISTINCT operator_id FROM runtime_calls
+OPERATORS_OF_CALLS_SQL = """SELECT operator_id FROM runtime_calls
 WHERE operator_id IS NOT NULL AND list_contains(?::BIGINT[], runtime_call_id)"""
 
 

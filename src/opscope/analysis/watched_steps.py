@@ -6,6 +6,7 @@ only call others, and without what is called below them. Where too few are found
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,24 @@ class Dataflow(NamedTuple):
             sum(end_ns - start_ns for _, start_ns, end_ns in extents),
             as_extents(extents),
         )
+
+    def line_of(self, operator_ids: Sequence[int]) -> str | None:
+        """The line of the program that calls most of these operators."""
+        lines = {
+            number: one.line
+            for one in self.recorded.lines
+            for a, b in one.operators
+            for number in range(a, b)
+        }
+        found = {
+            one: lines[number]
+            for step in self.steps
+            for number, row in enumerate(step)
+            if row and number in lines
+            for one in range(row["operator_id"], row["last_descendant_id"] + 1)
+        }
+        (line, count), *_ = Counter(map(found.get, operator_ids)).most_common(1) or [(None, 0)]
+        return line if 2 * count > len(operator_ids) else None
 
     def python_until(self, start_ns: int, end_ns: int) -> PythonWork | None:
         """Where Python ran longest of what operators that begin within a time waited for."""

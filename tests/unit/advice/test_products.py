@@ -118,8 +118,7 @@ def test_autocast_pays_for_its_casts_in_training(advise_on):
 def test_functions_of_tensors_have_no_weights_to_cast(advise_on):
     program = trace().step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
     found = only(advise_on(program, **slow()), "reduced_precision")
-    assert (found.change or "").startswith("x = x.to(torch.bfloat16)")
-    assert not found.is_gain_known
+    assert found.change is None
 
 
 def test_at_worst_autocast_makes_the_host_a_quarter_slower(advise_on, asked):
