@@ -289,18 +289,6 @@ def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> Iter
 finding = partial(wording.finding, package=__package__)
 
 
-def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Finding]:
-    """That both sides ran on or with something else; what only one side tells is left out."""
-    changed = {
-        label: [value, candidate[label]]
-        for label, value in reference.items()
-        if label in candidate and candidate[label] != value
-    }
-    if changed:
-        told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
-        yield finding("compare.environment_differs", evidence=changed, told=told)
-
-
 def compare_benchmarks(
     reference: Sequence[BenchmarkResult],
     candidate: Sequence[BenchmarkResult],
@@ -323,7 +311,7 @@ def compare_benchmarks(
         for change in points
         for row in change.rows
     )
-    findings = [*environment_finding(*environments)]
+    findings: list[Finding] = []
     for pair in matched.values():
         findings += [one for one in point_findings(*pair) if one not in findings]
     verdict, reason = _overall(counts)
@@ -411,8 +399,6 @@ def _rows(
             candidate_launches=after.kernels_launched if after else None,
             kernels_added=_missing(new, old) if is_known else (),
             kernels_removed=_missing(old, new) if is_known else (),
-            reference_relative=before.ratio if before else None,
-            candidate_relative=after.ratio if after else None,
         )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from opscope.analysis.comparison_rules import (
     Timing,
-    environment_finding,
     finding,
     presence_of,
     resampled_means,
@@ -390,7 +389,6 @@ def _findings(
     sides: tuple[_Side, _Side], metric: Metric, basis: Basis, operators: Sequence[OperatorChange]
 ) -> tuple[Finding, ...]:
     found = [
-        *environment_finding(sides[0].shown.environment, sides[1].shown.environment),
         *_recording_findings(sides, metric),
         *_input_finding(operators),
         *_basis_findings(sides, basis),

@@ -215,10 +215,6 @@ class BenchmarkRowChange(msgspec.Struct, frozen=True):
     candidate_launches: float | None = None
     kernels_added: tuple[str, ...] = ()
     kernels_removed: tuple[str, ...] = ()
-    # Its time over that of the run's own reference row, in the reference run; a figure in which the machine
-    # cancels
-    reference_relative: float | None = None
-    candidate_relative: float | None = None  # Likewise in the candidate run
 
     @property
     def is_broken(self) -> bool:

@@ -18,7 +18,7 @@ from opscope.model.schema import Attribution
 from opscope.report import document as doc
 from opscope.report.benchmark import median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
-from opscope.units import UNKNOWN, counted, format_duration, format_mean_count, format_ratio
+from opscope.units import UNKNOWN, counted, format_duration, format_mean_count
 
 _LARGEST = 3
 _KERNELS_EACH = 4
@@ -109,7 +109,6 @@ def comparison_document(
                 doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
                 doc.Section("Which kernels", (), reasons),
                 _unattributed(comparison),
-                doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
             ),
         )
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
@@ -307,16 +306,6 @@ def _unattributed(comparison: model.SessionComparison) -> doc.Section:
     )
 
 
-def _unaccounted(comparison: model.SessionComparison) -> Iterator[doc.Text]:
-    """Sides whose time is not the sum of the rows and of what lies outside steps."""
-    whole = "device time" if comparison.metric is model.Metric.DEVICE else "CPU time"
-    for name in ("reference", "candidate"):
-        side: model.SessionSide = getattr(comparison, name)
-        if missing_ns := side.whole_ns - comparison.accounted_ns(name):
-            apart = doc.Strong(f"differ by {missing_ns:,} ns")
-            yield (f"{name.capitalize()}: rows and {whole} ", apart, ". Do not rely on the figures above.")
-
-
 def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
     reference, candidate = (
         ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown"
@@ -355,8 +344,7 @@ def _point_section(
     change: model.PointChange, comparison: model.BenchmarkComparison, top: int | None
 ) -> doc.Section:
     rows = sorted(change.rows, key=_rank)[:top]
-    is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
-    points = [point for row in rows for point in _row_points(row, is_elsewhere=is_elsewhere)]
+    points = [point for row in rows for point in _row_points(row)]
     if left := len(change.rows) - len(rows):
         points.append(f"{left} more rows changed less.")
     cells = []
@@ -379,16 +367,11 @@ def _rank(row: model.BenchmarkRowChange) -> tuple[float, str]:
     return -abs(log(row.time.ratio)), row.name
 
 
-def _row_points(row: model.BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[doc.Text]:
+def _row_points(row: model.BenchmarkRowChange) -> Iterator[doc.Text]:
     """What the table has no room for: why there is no verdict, other statuses, other kernels."""
-    name, before, after = doc.Code(row.name), row.reference_relative, row.candidate_relative
+    name = doc.Code(row.name)
     if row.time.verdict in {Verdict.FASTER, Verdict.SLOWER, Verdict.AMBIGUOUS}:
-        relative = ""
-        if is_elsewhere and before is not None and after is not None:
-            # Where the machines differ, they cancel in the time over the reference implementation's.
-            first, second = format_ratio(before), format_ratio(after)
-            relative = f"; relative to the reference of its own run {first} → {second}"
-        yield (name, f": {row.time.reason}{relative}")
+        yield (name, f": {row.time.reason}")
     if row.status_note:
         yield (name, f": {row.status_note}")
     for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
@@ -396,7 +379,7 @@ def _row_points(row: model.BenchmarkRowChange, *, is_elsewhere: bool) -> Iterato
             yield (name, f" {change} ", *doc.joined(map(doc.Code, titles)))
 
 
-COMPARISON_SCHEMA_VERSION = 3
+COMPARISON_SCHEMA_VERSION = 4
 
 
 def comparison_json(

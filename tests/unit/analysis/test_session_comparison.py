@@ -150,20 +150,6 @@ def test_calls_are_matched_by_their_shapes(compare):
     assert "compare.inputs_differ" in [finding.code for finding in other.findings]
 
 
-@pytest.mark.exhaustive(few=False)
-def test_another_gpu_is_said_first(compare):
-    def on(gpu):
-        builder = kernel_of("fill")
-        builder.properties["deviceProperties"] = [
-            {"id": 0, "name": gpu, "computeMajor": 9, "computeMinor": 0}
-        ]
-        return builder
-
-    finding = compare(on("NVIDIA H100"), on("NVIDIA H200")).findings[0]
-    assert finding.code == "compare.environment_differs"
-    assert finding.evidence == {"GPU": ["NVIDIA H100", "NVIDIA H200"]}
-
-
 def test_ranks_of_a_step_are_one_sample(load, tmp_path):
     def job(name, duration):
         folder = tmp_path / name
