@@ -72,7 +72,7 @@ def of_a_comparison(path, folder):
     reference, candidate = path.split("|")
     yield ["compare", reference, candidate, "--json"]
     yield ["compare", reference, candidate, "--output", str(folder / "comparison.md")]
-    yield ["compare", candidate, reference, "--fail-on", "different"]
+    yield ["compare", candidate, reference, "--fail-on", "slower"]
 
 
 def of_counters(path, folder):

@@ -36,7 +36,6 @@ from opscope.model.comparison import (
     BenchmarkPoint,
     BenchmarkRowChange,
     ComparisonOptions,
-    FailOn,
     PointChange,
     Presence,
     SessionComparison,
@@ -196,23 +195,20 @@ def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
     return np.concatenate(parts)
 
 
-def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
+def gate_reasons(comparison: BenchmarkComparison | SessionComparison) -> tuple[str, ...]:
     """Why the comparison fails the gate; empty if it passes.
 
-    `slower` (and `faster`, with the sides exchanged): the verdict is slower and the ratio above
-    1 + threshold, of a benchmark row, or of the total of a recording, or of an operator that holds at least
-    `relevant_fraction` of the reference's time. A benchmark row that was ok and is not any more counts as
-    slower. `different`: either verdict, or anything exact that changed. Benchmarks without a common row pass
-    no gate.
+    It fails where the verdict is slower and the ratio above 1 + threshold, of a benchmark row, or of the
+    total of a recording, or of an operator that holds at least `relevant_fraction` of the reference's time.
+    A benchmark row that was ok and is not any more counts as slower. Benchmarks without a common row fail.
     """
     if isinstance(comparison, BenchmarkComparison):
-        return tuple(_benchmark_reasons(comparison, fail_on))
+        return tuple(_benchmark_reasons(comparison))
     options = comparison.options
     least_ns = options.relevant_fraction * (comparison.total.reference_ns or 0)
     relevant = [row for row in comparison.operators if (row.time.reference_ns or 0) >= least_ns]
     times = [("the total", comparison.total), *((row.name, row.time) for row in relevant)]
-    reasons = tuple(_sentence(name, time) for name, time in times if _fails(time, fail_on, options.threshold))
-    return reasons + differences(comparison) if fail_on is FailOn.DIFFERENT else reasons
+    return tuple(_sentence(name, time) for name, time in times if _fails(time, options.threshold))
 
 
 def no_verdict(comparison: BenchmarkComparison | SessionComparison) -> str | None:
@@ -232,11 +228,8 @@ def _is_undecided(time: TimeChange) -> bool:
     return time.verdict is Verdict.AMBIGUOUS and time.ratio_interval is None
 
 
-def _fails(time: TimeChange, fail_on: FailOn, threshold: float) -> bool:
-    if time.ratio is None or time.verdict not in (Verdict.SLOWER, Verdict.FASTER):
-        return False
-    is_asked = fail_on is FailOn.DIFFERENT or time.verdict.value == fail_on.value
-    return is_asked and max(time.ratio, 1 / time.ratio) > 1 + threshold
+def _fails(time: TimeChange, threshold: float) -> bool:
+    return time.verdict is Verdict.SLOWER and time.ratio is not None and time.ratio > 1 + threshold
 
 
 def _sentence(name: str, time: TimeChange) -> str:
@@ -244,46 +237,16 @@ def _sentence(name: str, time: TimeChange) -> str:
     return f"{name} is {time.verdict}: {times}, {time.reason}"
 
 
-def differences(comparison: SessionComparison) -> tuple[str, ...]:
-    """What changed exactly between two recordings: launches, operators, kernels; one sentence each."""
-    reference, candidate = comparison.reference, comparison.candidate
-    found = []
-    before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
-    if before != after:
-        found.append(f"kernel launches went from {float(before):,.6g} to {float(after):,.6g}")
-    found += [
-        f"{counted(count, what)} {presence}"
-        for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels))
-        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED)
-        if (count := sum(row.presence is presence for row in rows))
-    ]
-    return tuple(found)
-
-
-def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> Iterator[str]:
+def _benchmark_reasons(comparison: BenchmarkComparison) -> Iterator[str]:
     if not any(row.presence is Presence.BOTH for _, row in comparison.rows):
         yield "no benchmark row of one side has a counterpart on the other"
         return
     for point, row in comparison.rows:
         name = f"{point.suite}, {row.name}"
-        if _fails(row.time, fail_on, comparison.options.threshold):
+        if _fails(row.time, comparison.options.threshold):
             yield _sentence(name, row.time)
-        elif row.is_broken and fail_on is FailOn.SLOWER:
+        elif row.is_broken:
             yield f"{name} was ok and is {row.candidate_status}"
-        if fail_on is not FailOn.DIFFERENT:
-            continue
-        if row.presence is not Presence.BOTH:
-            yield f"{name} was {row.presence}"
-        elif row.reference_status is not row.candidate_status:
-            yield f"{name} was {row.reference_status} and is {row.candidate_status}"
-        before, after = row.reference_launches, row.candidate_launches
-        if before is not None and after is not None and before != after:
-            yield f"{name} launches {after:g} kernels a call instead of {before:g}"
-        elif row.kernels_added or row.kernels_removed:
-            yield f"{name} launches other kernels"
-    count = len(comparison.only_in_reference) + len(comparison.only_in_candidate)
-    if count and fail_on is FailOn.DIFFERENT:
-        yield f"{count} benchmarks have no counterpart"
 
 
 finding = partial(wording.finding, package=__package__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -14,7 +14,7 @@ from opscope.benchmarking.benchmark_sweep import is_result_file
 from opscope.cli import console
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.errors import InputError
-from opscope.model.comparison import ComparisonOptions, FailOn
+from opscope.model.comparison import ComparisonOptions
 from opscope.report.comparison import comparison_document, comparison_json
 from opscope.report.ncu import ncu_json, side_by_side
 from opscope.toolchain.ncu_report import is_report
@@ -25,7 +25,7 @@ def compare(
     candidate: Annotated[str, Parameter(name="CANDIDATE")],
     /,
     *further: Annotated[str, Parameter(name="FURTHER")],
-    fail_on: FailOn | None = None,
+    fail_on: Literal["slower"] | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
     top: console.Top = 20,
     report: console.Showing = console.SHOWING,
@@ -42,10 +42,9 @@ def compare(
         further: More reports of Nsight Compute (.ncu-rep), each a column of the table.
         fail_on: Exit with 3 if something is slower: a benchmark row whose interval lies above 1 and whose
             ratio exceeds 1 + threshold, or that is no longer ok; for recordings the total, or an operator
-            with at least 1 % of the reference's time (intervals need 6 steps on both sides). faster: the
-            reverse. different: either, or any change of launches, kernels, operators, statuses or rows, which
-            are exact. Ambiguous results never fail; benchmarks without a common row always do. Exit with 4 if
-            fewer than 6 steps left nothing to judge.
+            with at least 1 % of the reference's time (intervals need 6 steps on both sides). Ambiguous
+            results never fail; benchmarks without a common row always do. Exit with 4 if fewer than 6 steps
+            left nothing to judge.
         threshold: Times whose ratio lies within 1 ± this count as the same.
     """
     files = (reference, candidate, *further)
@@ -68,7 +67,7 @@ def compare(
         )
         with console.status("Comparing"):
             comparison = api.compare(first, second, ComparisonOptions(threshold=threshold))
-    failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
+    failures = gate_reasons(comparison) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     report.show(
         lambda: comparison_json(comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive),

@@ -41,14 +41,6 @@ class Presence(TextEnum):
     REPLACED = "replaced"  # another kernel of the same operator that does the same work
 
 
-class FailOn(TextEnum):
-    """What makes `opscope compare` exit with 3."""
-
-    SLOWER = "slower"
-    FASTER = "faster"
-    DIFFERENT = "different"
-
-
 class ComparisonOptions(msgspec.Struct, frozen=True):
     # A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times must differ by more
     # than this

@@ -385,7 +385,7 @@ COMPARISON_SCHEMA_VERSION = 4
 def comparison_json(
     comparison: model.BenchmarkComparison | model.SessionComparison,
     *,
-    fail_on: model.FailOn | None = None,
+    fail_on: str | None = None,
     failures: Sequence[str] = (),
     inconclusive: str | None = None,
 ) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from opscope.model.benchmark import (
     Status,
     Verdict,
 )
-from opscope.model.comparison import ComparisonOptions, FailOn, Presence
+from opscope.model.comparison import ComparisonOptions, Presence
 from opscope.model.sidecar import Environment, GpuInfo
 
 ENVIRONMENT = Environment(
@@ -94,7 +94,6 @@ def test_points_of_a_sweep_are_matched_and_the_rest_is_listed():
     assert [change.point.parameters for change in comparison.points] == [(("n", "2"),)]
     assert [one.parameters for one in comparison.only_in_reference] == [(("n", "1"),), (("n", "2"),)]
     assert [one.parameters for one in comparison.only_in_candidate] == [(("n", "4"),)]
-    assert "3 benchmarks have no counterpart" in gate_reasons(comparison, FailOn.DIFFERENT)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_points_of_a_sweep_are_matched_and_the_rest_is_listed():
 def test_another_problem_does_not_match(fields):
     comparison = compare(BEFORE, result(row("torch", 100), **fields))
     assert (comparison.points, comparison.verdict) == ((), None)
-    assert gate_reasons(comparison, FailOn.SLOWER)
+    assert gate_reasons(comparison)
 
 
 def test_a_row_that_is_wrong_now_fails_the_gate_and_one_that_is_right_again_does_not():
@@ -112,12 +111,9 @@ def test_a_row_that_is_wrong_now_fails_the_gate_and_one_that_is_right_again_does
     assert triton.is_broken
     assert triton.status_note == "ok → wrong: max relative error 0.3"
     assert (triton.time.verdict, triton.time.candidate_ns) == (None, None)
-    assert gate_reasons(comparison, FailOn.SLOWER) == ("gelu, triton was ok and is wrong",)
-    assert gate_reasons(comparison, FailOn.FASTER) == ()
-    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was ok and is wrong",)
+    assert gate_reasons(comparison) == ("gelu, triton was ok and is wrong",)
     comparison = compare(result(failed("triton")), result(row("triton", 10)))
-    assert gate_reasons(comparison, FailOn.SLOWER) == ()
-    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was wrong and is ok",)
+    assert gate_reasons(comparison) == ()
 
 
 @pytest.mark.parametrize("fields", [{"clock": Clock.CUDA_GRAPH}, {"cache_state": CacheState.HOT}])
@@ -127,7 +123,7 @@ def test_other_clocks_or_caches_get_no_verdict(fields):
     assert torch.time.verdict is Verdict.AMBIGUOUS
     assert torch.time.ratio == pytest.approx(2, rel=0.01)
     assert codes(comparison) == ["compare.clocks_incomparable"]
-    assert gate_reasons(comparison, FailOn.SLOWER) == ()
+    assert gate_reasons(comparison) == ()
 
 
 def test_other_clocks_throttling_and_interruption_are_findings():
@@ -144,8 +140,6 @@ def test_other_kernels_are_told():
     torch = named(comparison, "torch")
     assert (torch.reference_launches, torch.candidate_launches) == (2, 1)
     assert (torch.kernels_removed, torch.kernels_added) == (("a<…>",), ())
-    (reason,) = gate_reasons(comparison, FailOn.DIFFERENT)
-    assert reason == "gelu, torch launches 1 kernels a call instead of 2"
 
 
 RESAMPLERS = [resampled_means, resampled_medians]
@@ -230,9 +224,9 @@ def test_some_faster_and_some_slower_is_ambiguous_as_a_whole():
 
 def test_a_slower_row_within_the_threshold_passes_the_gate():
     comparison = compare(result(row("torch", 100)), result(row("torch", 110)))
-    assert gate_reasons(comparison, FailOn.SLOWER)
+    assert gate_reasons(comparison)
     (point,) = comparison.points
     slightly = replace(point.rows[0], time=replace(point.rows[0].time, ratio=1.015))
     assert slightly.time.verdict is Verdict.SLOWER
     within = replace(comparison, points=(replace(point, rows=(slightly,)),))
-    assert gate_reasons(within, FailOn.SLOWER) == ()
+    assert gate_reasons(within) == ()
