@@ -17,7 +17,6 @@ import msgspec
 from opscope.errors import InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.kernel_names.decoder import decode
 
 _Row = dict[str, Any]
 
@@ -74,29 +73,16 @@ def wanted_reports(names: Sequence[str] | None) -> list[str]:
 
 
 def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, ...]:
-    """The reports of these names, in order; `:base` after one shows kernels by their function alone."""
-    found: list[ReportTable] = []
-    statistics: dict[str, list[_Row]] = {}
-    recorded = session.query(_NAMES)
+    """The reports of these names, in order."""
     for name in names:
-        report, _, style = name.partition(":")
-        if report not in REPORTS or style not in ("", "base"):
-            raise InputError(
-                f"there is no report '{name}'",
-                hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
-            )
-        if style not in statistics:
-            labels = []
-            for _, own, nsys_name in recorded:
-                label = _operation_name(own)
-                if style == "base" and label == own:  # without namespaces, parameters and template arguments
-                    label = (decode(own).function or own).rpartition("::")[2]
-                labels.append(label if style == "base" else nsys_name or label)
-            statistics[style] = session.records(
-                sql(__package__, "nsys_statistics"), [[name_id for name_id, _, _ in recorded], labels]
-            )
-        found.append(_table(REPORTS[report], statistics[style]))
-    return tuple(found)
+        if name not in REPORTS:
+            raise InputError(f"there is no report '{name}'", hint=f"There are {', '.join(REPORTS)}")
+    recorded = session.query(_NAMES)
+    labels = [nsys_name or _operation_name(own) for _, own, nsys_name in recorded]
+    statistics = session.records(
+        sql(__package__, "nsys_statistics"), [[name_id for name_id, _, _ in recorded], labels]
+    )
+    return tuple(_table(REPORTS[name], statistics) for name in names)
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")

@@ -30,8 +30,7 @@ def stats(
         source: A Kineto trace, an nsys report or export (.nsys-rep, .sqlite), a saved session, a folder of
             rank files, an address.
         report: cuda_api_sum, cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum or cuda_gpu_sum
-            (kernels and copies in one table, the default); several, or `all`. `:base` after a name shows
-            only the function name of kernels.
+            (kernels and copies in one table, the default); several, or `all`.
         csv: Print CSV, with an empty line between reports.
     """
     check_outputs(output, force=force, inputs=source)
