@@ -122,9 +122,9 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_sure=phase is not ServingPhase.PREFILL,
     )
     is_open = blocked and run.summary.is_of_torch and run.summary.engine is None and run.has_steps
-    if is_open and run.has_model and step.is_host_bound:
+    if is_open and step.is_host_bound:
         most_ns, change = step.step_ns - step.device_ns, _COMPILED
-        gain_ns = min(most_ns, rule.threshold("compiled_share") * step.step_ns)
+        gain_ns = run.has_model * min(most_ns, rule.threshold("compiled_share") * step.step_ns)
         if run.is_compiled:
             # What stands in the way may lie outside of what is compiled, and graphs hold just that.
             share = run.session.scalar(sql(__package__, "capture:steady"), [run.left_out]) or 0.0

@@ -435,12 +435,13 @@ class DataflowWatch:
             filler = table[:, -1].double().flatten().mode().values
             empty = (table == filler).reshape(rows, columns, -1).all(2)
             lengths = columns - empty.sum(1)
-            mean = float(lengths.double().mean())
+            least, most, mean = int(lengths.min()), int(lengths.max()), float(lengths.double().mean())
             # Each row one longer than the one before: a mask of who may see whom.
             is_triangle = rows > 2 and bool((lengths.diff().abs() == 1).all())
             is_at_end = bool((empty[:, 1:] >= empty[:, :-1]).all())
-            if is_at_end and int(lengths.min()) and mean <= columns - 1 and not is_triangle:
-                return Padding(rows, columns, int(lengths.max()), mean, float(filler), is_left)
+            # All of one length: what is written cell by cell, and read whole each time.
+            if is_at_end and 0 < least < most and mean <= columns - 1 and not is_triangle:
+                return Padding(rows, columns, most, mean, float(filler), is_left)
         return None
 
     def _number(self, parts: Hashable) -> int:

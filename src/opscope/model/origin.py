@@ -193,7 +193,7 @@ _INSTALLED = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/|/lib/python\d[\d.]*/|/Python\d+/Lib/|/(?:bin|Scripts)/[^/.]+$"
 )
 # What torch.compile and Triton load from text that they generated.
-_GENERATED = re.compile(r"(?:^|/)(?:torchinductor_|torch_compile_debug/|\.triton/)")
+_GENERATED = re.compile(r"(?:^|/)(?:torchinductor_|torch_compile_debug/|\.triton/|torch_geometric\.)")
 _INTERACTIVE = re.compile(r"<(?:stdin|console|ipython-input|python-input)\b")
 
 

@@ -657,6 +657,7 @@ def padded(rows, columns, filler=0):
         ([padded([3, 9, 20], 32)[..., None].expand(3, 32, 4) * 1.5] * 2, [(32, 20, 32 / 3, False)]),
         ([torch.ones(32, 32).tril()] * 2, []),  # a mask of who may see whom
         ([padded([3, 9, 0], 32)] * 2, []),
+        ([padded([5, 5, 5], 32), padded([6, 6, 6], 32)], []),  # a canvas that is filled cell by cell
         ([torch.eye(32)[:8]] * 2, []),
         ([torch.ones(8, 32, dtype=torch.bool)] * 2, []),
         ([padded([3, 9], 12)] * 2, []),
