@@ -9,15 +9,7 @@ from operator import methodcaller
 
 import msgspec
 
-from opscope.advice.profiled_run import (
-    OPERATORS_OF_CALLS_SQL,
-    Advice,
-    ProfiledRun,
-    capture_of,
-    finds,
-    in_the_way,
-    listed,
-)
+from opscope.advice.profiled_run import Advice, ProfiledRun, capture_of, finds, in_the_way, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import columns
 from opscope.analysis.step_model import Gain, StepBound, StepModel
@@ -226,8 +218,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
         longest, call_ids = waits[0], [call_id for one in waits for call_id in one.call_ids]
         if longest.line is None and run.watched.steps:
-            operator_ids = [one for (one,) in run.session.query(OPERATORS_OF_CALLS_SQL, [call_ids])]
-            longest = msgspec.structs.replace(longest, line=run.watched.line_of(operator_ids))
+            line = run.watched.line_of(run.callers_of(call_ids))
+            longest = msgspec.structs.replace(longest, line=line)
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # A small copy returns at once, and its operator waits for the stream.
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""

@@ -52,7 +52,6 @@ _FAR_FROM_LIMIT = 0.1
 _ERROR_OF_CONVOLUTIONS = 0.6
 # Of the time of products, at most, in layers that were measured in no other type.
 _MOST_UNMEASURED = 0.25
-_WHERE_DIGITS_ALLOW = "Compute in 16 bits where eight bits of mantissa are enough."
 
 
 @finds
@@ -166,7 +165,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis,
         best=best,
         worst=worst,
-        suggestion=None if run.has_model else _WHERE_DIGITS_ALLOW,
+        suggestion=None if run.has_model else "Compute in 16 bits where eight bits of mantissa are enough.",
         change=cast_whole if is_cast_whole else _under_autocast(run, rule, half),
         error=_ERROR_OF_CONVOLUTIONS if are_images else None,
         applicability=OPEN if after_ns is None else Applicability(),

@@ -217,11 +217,13 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def held(self) -> dict[int, tuple[str | None, str | None]]:
         """Calls that no CUDA graph can hold: of each its operator or name, and its line."""
-        waits = self.summary.timeline.waits
-        return {
-            **{call: (row["name"], None) for row in self.allocations for call in row["call_ids"]},
-            **{call: (wait.operator or wait.name, wait.line) for wait in waits for call in wait.call_ids},
-        }
+        waits = [(one.call_ids, one.operator or one.name, one.line) for one in self.summary.timeline.waits]
+        waits += [(row["call_ids"], row["name"], None) for row in self.allocations]
+        return {call_id: (name, line) for call_ids, name, line in waits for call_id in call_ids}
+
+    def callers_of(self, call_ids: Iterable[int]) -> list[int]:
+        """The operator of each of these runtime calls that has one."""
+        return [one for (one,) in self.session.query(_CALLERS_SQL, [[*call_ids]])]
 
     @cached_property
     def line_to_capture(self) -> HostLine | None:
@@ -230,7 +232,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         Nothing that it calls waits, differs from step to step, or works on tensors of the host.
         """
         steps, lines = self.watched.steps, self.host_lines
-        held = sorted(one for (one,) in self.session.query(OPERATORS_OF_CALLS_SQL, [[*self.held]]))
+        held = sorted(self.callers_of(self.held))
         launching = {row["name"] for step in steps for row in step if row and row["total_device_ns"]}
         others = {one.operator for one in differing(self)}
 
@@ -403,7 +405,7 @@ _EDGE = 0.05
 # Of the steps: what happens in fewer is a log, or memory taken once.
 _USUAL = 0.5
 _LEAST_LAUNCHES = 8  # of a line, each time: with fewer a graph spares the host little
-OPERATORS_OF_CALLS_SQL = """SELECT operator_id FROM runtime_calls
+_CALLERS_SQL = """SELECT operator_id FROM runtime_calls
 WHERE operator_id IS NOT NULL AND list_contains(?::BIGINT[], runtime_call_id)"""
 
 
@@ -411,11 +413,10 @@ def capture_of(run: ProfiledRun) -> Applicability:
     """Whether a step can be captured; unknown without two steps to compare and nothing in the way."""
     if run.summary.engine is not None:
         return Applicability()  # an engine captures what it knows to be the same
-    places = run.held
-    inside = run.session.query(sql(__package__, "capture:inside"), [list(places), run.left_out, _EDGE])
+    inside = run.session.query(sql(__package__, "capture:inside"), [[*run.held], run.left_out, _EDGE])
     blockers = [
         Blocker(operator, line, count / run.step_count)
-        for (operator, line), count in Counter(places[call_id] for (call_id,) in inside).most_common()
+        for (operator, line), count in Counter(run.held[call_id] for (call_id,) in inside).most_common()
         if count >= _USUAL * run.step_count
     ]
     if found := tuple(blockers) or differing(run):

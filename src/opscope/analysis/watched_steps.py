@@ -72,18 +72,14 @@ class Dataflow(NamedTuple):
 
     def line_of(self, operator_ids: Sequence[int]) -> str | None:
         """The line of the program that calls most of these operators."""
-        lines = {
-            number: one.line
-            for one in self.recorded.lines
-            for a, b in one.operators
-            for number in range(a, b)
-        }
         found = {
-            one: lines[number]
+            operator_id: one.line
+            for one in self.recorded.lines
+            for begin, end in one.operators
             for step in self.steps
-            for number, row in enumerate(step)
-            if row and number in lines
-            for one in range(row["operator_id"], row["last_descendant_id"] + 1)
+            for row in step[begin:end]
+            if row
+            for operator_id in range(row["operator_id"], row["last_descendant_id"] + 1)
         }
         (line, count), *_ = Counter(map(found.get, operator_ids)).most_common(1) or [(None, 0)]
         return line if 2 * count > len(operator_ids) else None

@@ -61,6 +61,7 @@ _NUMBERS = frozenset({int, float})
 _LEAST_OPERATORS, _MANY_ROUNDS, _LEAST_ROUNDS = 4, 16, 3
 _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
+_PART, _LEAST_PART = 0.25, 8  # of a line's operators, at least, where less is
 _SELECTING = frozenset({"aten::index", "aten::nonzero", "aten::where", "aten::masked_select"})
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
@@ -580,17 +581,21 @@ def summarized(
         ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
 
-    def at(line: Line | None, places: Iterable[int]) -> tuple[str | None, Any, str | None]:
+    def at(
+        line: Line | None, places: Iterable[int], is_whole: bool = True
+    ) -> tuple[str | None, Any, str | None]:
         stretches = _stretches(number_of[one] for one in places)
-        return (None, stretches, None) if line is None else (_named(line), stretches, _statement(line))
+        if line is None:
+            return None, stretches, None
+        return _named(line), stretches, _statement(line) if is_whole else None
 
     repeated = tuple(
         RepeatedWork(
             since,
-            *at(line, places),
+            *at(line, places, is_whole),
             since is RepeatedSince.STEP and any(operators[place].has_new for place in places),
         )
-        for since, line, places in _repeated(operators)
+        for since, line, places, is_whole in _repeated(operators)
     )
     rounds = tuple(
         RecordedRounds(
@@ -690,11 +695,13 @@ def _stretches(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince, Line | None, list[int]]]:
-    """Operators that need not have run, by the outermost line below which (almost) all that runs is such."""
+def _repeated(
+    operators: Sequence[SeenOperator],
+) -> Iterator[tuple[RepeatedSince, Line | None, list[int], bool]]:
+    """Operators that need not have run, by line, and whether (almost) all that runs below it is such."""
     recomputed = [place for place, one in enumerate(operators) if one.site.is_recomputed and not one.is_view]
     if recomputed:
-        yield RepeatedSince.FORWARD, None, recomputed
+        yield RepeatedSince.FORWARD, None, recomputed, True
     working = [
         place
         for place, one in enumerate(operators)
@@ -705,11 +712,24 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
     # All that this step does more than once.
     of_call = _unchanged(operators, {one for ones in same if len(ones) > 1 for one in ones} - of_step)
     of_step = _unchanged(operators, of_step)
-    yield from ((RepeatedSince.STEP, *one) for one in _whole_lines(operators, working, of_step).items())
+    yield from ((RepeatedSince.STEP, *one) for one in _again_by_line(operators, working, of_step))
     first = {ones[0] for ones in same}
-    for line, places in _whole_lines(operators, working, of_call).items():
+    for line, places, is_whole in _again_by_line(operators, working, of_call):
         if others := [one for one in places if one not in first]:
-            yield RepeatedSince.CALL, line, others
+            yield RepeatedSince.CALL, line, others, is_whole
+
+
+def _again_by_line(
+    operators: Sequence[SeenOperator], working: Sequence[int], again: Set[int]
+) -> Iterator[tuple[Line, list[int], bool]]:
+    """Lines below which all that works is such; then those of which a part is, as of layers of a library."""
+    whole = _whole_lines(operators, working, again)
+    yield from ((line, places, True) for line, places in whole.items())
+    rest = {*again}.difference(*whole.values())
+    for line, places in grouped((operators[one].site.lines[-1], one) for one in working).items():
+        part = [one for one in places if one in rest]
+        if len(part) >= max(_LEAST_PART, _PART * len(places)):
+            yield line, part, False
 
 
 def _unchanged(operators: Sequence[SeenOperator], places: set[int]) -> set[int]:

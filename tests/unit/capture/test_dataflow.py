@@ -104,6 +104,19 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device):
     ]  # fmt: skip
 
 
+def test_a_part_of_what_a_line_calls_is_told_without_its_text():
+    """As of layers that prepare the same for each input."""
+    table = torch.ones(8, 8)
+
+    def step():
+        for _ in range(3):
+            (torch.randn(8, 8) * table.exp().sin().exp().sin().exp().sin().exp().sin()).exp().sum()
+
+    (by_step,) = watched(step).repeated
+    assert (by_step.since.value, by_step.text) == ("step", None)
+    assert sum(end - begin for begin, end in by_step.operators) == 24
+
+
 @pytest.mark.parametrize(
     "made",
     [
