@@ -192,7 +192,6 @@ _EXPORT_TABLES = {
     "NVTX_EVENTS": "start, end, eventType, globalTid, endGlobalTid, text, textId, domainId",
     "PROFILER_OVERHEAD": "start, end, globalTid, nameId, overheadType",
     "PROCESSES": "globalPid, pid, name",
-    "ProcessStreams": "globalPid, filenameId, contentId",
     "ThreadNames": "nameId, globalTid",
     "META_DATA_EXPORT": "name, value",
     "META_DATA_CAPTURE": "name, value",

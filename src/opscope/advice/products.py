@@ -154,10 +154,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
     cast_whole = (rule.change or "").partition("\n\n")[2].replace("bfloat16", _NAMES[half])
-    if not run.has_model:  # functions of tensors need the digits that a model's weights do without
-        cast_whole = ""
-    elif _takes_tokens(run):
-        cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
+    # Tokens stay whole numbers; functions of tensors need the digits that a model's weights do without.
+    if not run.has_model or _takes_tokens(run):
+        cast_whole = cast_whole.partition("\n")[0] * run.has_model
     yield Advice(
         f"{subject} of float32 operands take {run.device_time(time_of(calls))}; in {_NAMES[half]} {reason}.",
         run.call_evidence(calls),

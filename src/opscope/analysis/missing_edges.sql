@@ -1,7 +1,7 @@
 -- :name lost
--- One row per finding that events of the trace (parameter) are lost. Reads findings.
-SELECT code FROM findings
-WHERE trace_id = ? AND code IN ('trace.truncated', 'trace.compression_damaged') ORDER BY code
+-- One row per finding that events of the trace (parameter) are lost, or not its own: what it says. Reads findings.
+SELECT if(code = 'recording.shared_gpu', 'the GPU serves others too', format('events are lost ({})', code)) FROM findings
+WHERE trace_id = ? AND code IN ('trace.truncated', 'trace.compression_damaged', 'recording.shared_gpu') ORDER BY code
 
 -- :name overlapping
 -- The first step of a trace that ends more than so many ns (parameters) after the next begins, if any. Reads steps.

@@ -864,10 +864,7 @@ MOST_UNEXPLAINED = 0.05
 
 def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, origin_ns: int) -> str | None:
     """Why no change of a trace's steps can be simulated, in words; None if nothing much is missing."""
-    reasons = [
-        f"events are lost ({code})"
-        for (code,) in session.query(sql(__package__, "missing_edges:lost"), [trace.trace_id])
-    ]
+    reasons = [one for (one,) in session.query(sql(__package__, "missing_edges:lost"), [trace.trace_id])]
     reasons += [
         f"steps {one} and {other} overlap"
         for one, other in session.query(

@@ -75,6 +75,8 @@ _NEAR_START, _LONG_WAIT, _LONG_WAIT_NS, _BUSY_WAIT = 0.1, 0.1, 1_000_000, 0.5
 # Silences of the host in compiled code, each, how many of them, and what they take of the recording.
 _COMPILED = re.compile(r"(?:## Call )?Compiled(?:Fx|Function)|Torch-Compiled Region")
 _STALL_NS, _STALLS, _STALLED = 500_000, 8, 0.2
+# In sound recordings kernels begin 3 µs after their launch on a device with nothing to do, 15 at most.
+_LATE_NS, _LATE_FRACTION, _LEAST_LATE = 50_000, 0.01, 5
 _REASONS = ("outside_recording", "overruns_stream")
 _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
@@ -277,18 +279,35 @@ def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
             events.rows[name].change(rows_of({key: column[here] for key, column in moved.items()}))
 
 
+def _shared(trace_id: int, calls: Columns, call: Int64, activities: Columns) -> Iterator[Finding]:
+    """Kernels that begin late though their device has nothing to do: it serves somebody else."""
+    order = np.argsort(activities["start_ns"], kind="stable")
+    begun_ns, launch = activities["start_ns"][order], call[order]
+    free_ns = np.maximum.accumulate(begun_ns + activities["duration_ns"][order])
+    is_idle = (launch[1:] >= 0) & (free_ns[:-1] < calls["start_ns"][launch[1:]])
+    idle = 1 + np.flatnonzero(is_idle & (calls["kind"][launch[1:]] == CallKind.KERNEL))
+    lag_ns = begun_ns[idle] - calls["start_ns"][launch[idle]] - calls["duration_ns"][launch[idle]]
+    late = int((lag_ns > np.percentile(lag_ns, 5) + _LATE_NS).sum()) if len(idle) else 0
+    if late >= max(_LEAST_LATE, _LATE_FRACTION * len(idle)):
+        share, evidence = f"{100 * late / len(idle):.0f}", {"count": late, "device_ns": None}
+        yield finding("recording.shared_gpu", trace_id, evidence, share=share, starts=len(idle))
+
+
 def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Columns) -> Iterator[Finding]:
     """Device records that begin before their launch: one offset is taken out, a varying one withholds."""
     is_own = np.isin(calls["kind"], OWN_LAUNCHES)
     ids, first = earliest_of_each(calls["correlation_id"][is_own], calls["start_ns"][is_own])
     call = look_up(ids, np.flatnonzero(is_own)[first], activities["correlation_id"])
-    for device in sorted(set(activities["device"][call >= 0].tolist())):
+    devices = sorted(set(activities["device"][call >= 0].tolist()))
+    for device in devices:
         of_device = (activities["device"] == device) & (call >= 0)
         start_ns, duration_ns = calls["start_ns"][call[of_device]], activities["duration_ns"][of_device]
         lag_ns = activities["start_ns"][of_device] - start_ns
         early = lag_ns < -_CLOCK_ERROR_NS
         # One record is broken by itself; a clock is behind for many.
         if early.sum() <= max(1, _STRAY_FRACTION * len(early)):
+            if len(devices) == 1:  # several of one process wait for each other
+                yield from _shared(trace_id, calls, call, activities)
             continue
         offset_ns = -int(lag_ns.min())
         edges = np.linspace(start_ns.min(), start_ns.max() + 1, _PARTS + 1)

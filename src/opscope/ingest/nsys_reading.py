@@ -51,7 +51,6 @@ _LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 # What tells an export from other databases: texts by id, and one table of nsys at least.
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
-_LONGEST_LINE = 200  # that a program wrote
 _EXPORTED = f"{EXPORT_COMMAND} FILE.nsys-rep makes one"
 
 
@@ -307,18 +306,18 @@ def read_export(
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
         if not chosen:
-            said, name = _unsupported(export) or _written_errors(export), export.name
+            said = _unsupported(export)
             if _is_cuda_traced(export):
                 raise InputError(
                     "CUDA was traced, and the export holds no CUDA calls, no device work and no NVTX ranges",
-                    source=name,
+                    source=export.name,
                     hint=said
                     or "Either the program made no CUDA call, or nsys could not trace it: check that it uses "
                     "the GPU, and that nsys is as new as the driver",
                 )
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
-                source=name,
+                source=export.name,
                 hint=said or "Record with `nsys profile --trace=cuda,nvtx`",
             )
         reader = _Reader(session, export, local, Path(folder), has_cuda=bool(cuda))
@@ -359,20 +358,6 @@ def _unsupported(export: Export) -> str:
     ]
     found = [one for one in texts if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
-
-
-def _written_errors(export: Export) -> str:
-    """What the program wrote to its standard error, one line of it, as a hint."""
-    if not export.has("ProcessStreams", "filenameId", "contentId"):
-        return ""
-    rows = export.rows(
-        f"SELECT content.value FROM ProcessStreams JOIN {_STRINGS} name ON name.id = filenameId "
-        f"JOIN {_STRINGS} content ON content.id = contentId WHERE name.value LIKE '%stderr%'"
-    )
-    lines = [line.strip() for (text,) in rows for line in str(text).splitlines() if line.strip()]
-    # An error of Python stands last.
-    told = "" if not lines else lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return f"The program wrote to its standard error: {told[:_LONGEST_LINE]}" if told else ""
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:

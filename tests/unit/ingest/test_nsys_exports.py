@@ -86,10 +86,6 @@ class TestProcesses:
             load_export(before)
         with pytest.raises(InputError, match=rf"Nsight Systems says: {said[:-1]}$"):
             load_export(traced(said, "No NVTX events collected."))
-        written = {"filenameId": "/tmp/stderr.log", "contentId": "\npython: can't open file\nsecond"}
-        failed = traced().plain_row("ProcessStreams", globalPid=1, **written)
-        with pytest.raises(InputError, match=r"wrote to its standard error: python: can't open file$"):
-            load_export(failed)
         told = finding(load_export(traced().range("aten::mm, op_id = 1", 0, 50)), "nsys.no_cuda")
         assert "check that it uses the GPU" in told.suggestion
         told = finding(load_export(traced(said).range("aten::mm, op_id = 1", 0, 50)), "nsys.no_cuda")

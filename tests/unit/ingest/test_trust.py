@@ -86,6 +86,16 @@ def test_one_offset_of_the_clocks_is_taken_out(load):
     assert summary.typical_step.missing is None
 
 
+@pytest.mark.parametrize(("late", "device", "is_shared"), [(5, 0, True), (4, 0, False), (5, 1, False)])
+def test_kernels_that_begin_late_on_an_idle_gpu_leave_gains_without_numbers(load, late, device, is_shared):
+    """Another process has its turn; kernels of several devices wait for each other."""
+    builder = program(lambda number: 60 * (number % 8 == 0 and number < 8 * late))
+    builder.launch(1, 2).kernel("add", 4, 5, device=device)
+    summary = assess(load(builder))
+    assert defects(summary) == ({"recording.shared_gpu": (late, False)} if is_shared else {})
+    assert ("the GPU serves others too" in (summary.typical_step.missing or "")) is is_shared
+
+
 def test_clocks_that_drift_withhold(load):
     summary = assess(load(program(lambda number: -10.0 * number)))
     assert defects(summary) == {"recording.device_clock_drift": (39, True)}
