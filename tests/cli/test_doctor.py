@@ -16,13 +16,9 @@ from opscope.toolchain.doctor.machine import (
 )
 
 BARE = {
-    "machine": MachineFacts("Linux 6.1 x86_64"),
-    "packages": {},
-    "driver": Driver(),
-    "devices": (),
-    "torch": None,
-    **{name: ProgramFacts(name) for name in ("nsys", "ncu", "cuobjdump", "nvcc")},
-}
+    "machine": MachineFacts("Linux 6.1 x86_64"), "packages": {}, "driver": Driver(), "devices": (),
+    "torch": None, **{name: ProgramFacts(name) for name in ("nsys", "ncu", "cuobjdump", "nvcc")},
+}  # fmt: skip
 READY = {**BARE, "torch": Torch("2.11.0+cpu", capture=CaptureFacts(("CPU",), operator_count=8))}
 
 

@@ -27,14 +27,13 @@ def environment():
     One thread: threads that wait for each other take a multiple of the time on a busy machine.
     """
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": str(inductor),
-        **os.environ,
+    fixed = {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "PYTHONIOENCODING": "utf-8",
         "COLUMNS": "120",
     }
+    return {"TORCHINDUCTOR_CACHE_DIR": str(inductor), **os.environ, **fixed}
 
 
 @pytest.mark.torch
@@ -48,15 +47,10 @@ def test_an_example_says_what_it_promises(name, patterns, tmp_path):
     for place in places.values():
         place.mkdir()
     before = set(EXAMPLES.rglob("*"))
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *([places["given"]] if name in WITH_FOLDER else [])],
-        cwd=places["work"],
-        env={**environment(), "TMPDIR": str(places["temporary"])},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=LIMIT_S,
-        check=False,
-    )
+    command = [sys.executable, EXAMPLES / name, *([places["given"]] if name in WITH_FOLDER else [])]
+    process = {"cwd": places["work"], "env": {**environment(), "TMPDIR": str(places["temporary"])}}
+    options = {"capture_output": True, "encoding": "utf-8", "timeout": LIMIT_S}
+    done = subprocess.run(command, check=False, **process, **options)
     output, errors = done.stdout, done.stderr
     assert done.returncode == 0, output + errors
     assert "Warning" not in errors, errors

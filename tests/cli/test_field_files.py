@@ -55,23 +55,11 @@ def test_rocprofs_own_files_are_summed_and_broken_ones_are_an_error(opscope, tmp
         opscope("analyze", str(path)).fails("not as its recorder writes it", lines=1)
 
 
-@pytest.mark.parametrize(
-    ("content", "phrase"),
-    [
-        (b'{"nodes": [{"name": "[pytorch|profiler|execution_graph"}]}', "an execution trace"),
-        (b'{"traceEvents": [{"ph": "M", "name": "CPU HIP API"}]}', "a trace of rocprof before rocprofv3"),
-        (
-            b'{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f", "ts": 1.0, "dur": 2.0}], '
-            b'"viztracer_metadata": {}}',
-            "a trace of VizTracer, of Python on the host alone. Look at it with vizviewer",
-        ),
-    ],
-)
+@cases("content", "phrase")
 def test_other_formats_are_named(opscope, tmp_path, content, phrase):
     path = tmp_path / "file.json.gz"
-    path.write_bytes(gzip.compress(content))
-    refused = opscope("analyze", str(path))
-    assert (refused.code, phrase in refused.err) == (1, True)
+    path.write_bytes(gzip.compress(content.encode()))
+    opscope("analyze", str(path)).fails(phrase, out=None)
 
 
 @pytest.mark.exhaustive(few=False)

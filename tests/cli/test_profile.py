@@ -40,16 +40,11 @@ def test_three_files_a_configuration_and_a_summary(opscope, out):
     outcome = opscope(
         "profile", "bert", *sizes, "--output-dir", out, "--output", page, "--skip-benchmark", *TINY
     ).fine()
-    assert names(out) == {
-        name.format(label)
-        for label in ("bs1_seq8", "bs2_seq8")
-        for name in (
-            "profiling_stats_{}.json",
-            "kernel_analysis_report_{}.md",
-            "bert_trace_{}.json",
-            "bert_trace_{}.opscope.json",
-        )
-    } | {"profiling_summary.json", "profiling_summary.md"}
+    of_each = (
+        "profiling_stats_{}.json kernel_analysis_report_{}.md bert_trace_{}.json bert_trace_{}.opscope.json"
+    )
+    files = {name.format(label) for label in ("bs1_seq8", "bs2_seq8") for name in of_each.split()}
+    assert names(out) == files | {"profiling_summary.json", "profiling_summary.md"}
     assert outcome.out.splitlines()[-1] == f"Wrote {out / 'profiling_summary.md'}"
     assert f"Wrote {page}" in outcome.out
     assert "bs2_seq8" in page.read_text("utf-8")

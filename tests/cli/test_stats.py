@@ -42,37 +42,31 @@ def deviation(values):
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
+FIGURES = {
+    "Avg": statistics.fmean, "Med": statistics.median, "Min": min, "Max": max, "StdDev": deviation,
+}  # fmt: skip
+
+
 def time_rows(values, count, name):
     whole = sum(map(sum, values.values()))
     return [
         {
-            "Time (%)": round(100 * sum(mine) / whole, 1),
-            "Total Time (ns)": sum(mine),
-            count: len(mine),
-            "Avg (ns)": round(statistics.fmean(mine), 1),
-            "Med (ns)": round(statistics.median(mine), 1),
-            "Min (ns)": min(mine),
-            "Max (ns)": max(mine),
-            "StdDev (ns)": round(deviation(mine), 1),
-            name: label,
+            "Time (%)": round(100 * sum(mine) / whole, 1), "Total Time (ns)": sum(mine), count: len(mine),
+            **{f"{column} (ns)": round(of(mine), 1) for column, of in FIGURES.items()}, name: label,
         }
         for label, mine in values.items()
-    ]
+    ]  # fmt: skip
 
 
 def size_rows(values):
-    figures = {
-        "Total (MB)": sum, "Avg (MB)": statistics.fmean, "Med (MB)": statistics.median, "Min (MB)": min,
-        "Max (MB)": max, "StdDev (MB)": deviation,
-    }  # fmt: skip
+    figures = {"Total": sum, **FIGURES}
     return [
         {
-            **{column: round(of(mine) / 1e6, 3) for column, of in figures.items()},
-            "Count": len(mine),
-            "Operation": label,
+            **{f"{column} (MB)": round(of(mine) / 1e6, 3) for column, of in figures.items()},
+            "Count": len(mine), "Operation": label,
         }
         for label, mine in values.items()
-    ]
+    ]  # fmt: skip
 
 
 def expected(path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 
 pytest.importorskip("torch")
 
@@ -19,16 +19,7 @@ pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)
 
 TRAINING = Path(__file__).with_name("trained.py.txt").read_text(encoding="utf-8")
-OWN = {
-    "wrong": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
-    "diverging": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1e30, *a, **k))\n",
-    "broken": "def on(hooks):\n    raise RuntimeError('no such thing')\n",
-    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda model: model[:-1])\n",
-}
-
-
+OWN = tables(Path(__file__).with_suffix(".toml"))["own_changes"]
 CONTRACT = {
     "baseline": "step_ns interval_ns rounds steps taken",
     "noise": "ratio interval",
@@ -154,15 +145,7 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script, 
     assert (tmp_path / "notes.txt").exists()
 
 
-SLOW = """
-import sys, time, torch
-torch.set_num_threads(1)
-{before}
-model = torch.nn.Linear(8, 8)
-for number in range(10_000):
-    {within}
-    model(torch.randn(4, 8))
-"""
+SLOW = Path(__file__).with_name("looping.py.txt").read_text(encoding="utf-8")
 FORKS = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    sys.exit()"
 
 
@@ -202,16 +185,7 @@ RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('
 )
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
 
-# As a rank that waits for the others on a GPU: no handler of a signal written in Python runs. It writes files
-# meanwhile, so that their folder cannot be removed before it has ended.
-STUCK = """
-import hashlib, itertools, threading
-def write():
-    for number in itertools.count():
-        open(f'stuck{number % 1000}.txt', 'w').close()
-threading.Thread(target=write, daemon=True).start()
-hashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)
-"""
+STUCK = Path(__file__).with_name("stuck.py.txt").read_text(encoding="utf-8")
 
 
 @exhaustive

@@ -3,12 +3,12 @@
 import io
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from opscope import example_trace
 from opscope.cli.app import main
 from opscope.report.analysis import recording_document
 from opscope.report.benchmark import benchmark_document
@@ -51,7 +51,6 @@ def test_the_page_tells_the_command(trace, tmp_path, monkeypatch, capsys):
 
 VERBS = ("analyze", "profile", "run", "bench", "compare", "try", "explain", "ncu")
 MOST_LINES = 14
-BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -89,13 +88,9 @@ def test_the_first_screen_of_every_verb_is_small_and_says_something(documents):
         assert max(map(len, shown)) <= 80, verb
 
 
-@pytest.fixture
-def bert(shared_session):
-    return summarize(shared_session(BERT))
-
-
 @pytest.mark.exhaustive(few=False)
-def test_everything_is_more_than_a_report_and_tells_every_operator(bert):
+def test_everything_is_more_than_a_report_and_tells_every_operator(shared_session):
+    bert = summarize(shared_session(example_trace()))
     usual, everything = (
         lines_of(one) for one in (recording_document(bert), recording_document(bert, top=None, is_full=True))
     )

@@ -50,14 +50,9 @@ def test_of_a_program_that_is_run(tmp_path, words):
     evil = EVIL.replace("\x00", "")
     (tmp_path / "out").mkdir()
     (tmp_path / f"{evil}.py").write_text(PROGRAM.format(evil=evil))
-    done = subprocess.run(
-        [sys.executable, "-m", "opscope", *words.split(), f"{evil}.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "opscope", *words.split(), f"{evil}.py"]
+    options = {"capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, check=False, cwd=tmp_path, **options)
     assert done.returncode in {0, 1}, done.stderr
     assert "internal error" not in done.stderr
     written = [one.read_text() for one in (tmp_path / "out").rglob("*") if one.suffix in {".md", ".html"}]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -90,22 +91,8 @@ def test_in_another_thread_nothing_is_taken():
     assert seen == [signal.SIG_DFL]
 
 
-def test_a_forked_process_ends_by_the_signal_itself(tmp_path):
-    script = tmp_path / "forks.py"
-    script.write_text(
-        "import os, signal, time\n"
-        "from opscope.signals import ending_signals_raise\n"
-        "with ending_signals_raise():\n"
-        "    pid = os.fork()\n"
-        "    if not pid:\n"
-        "        try:\n"
-        "            time.sleep(20)\n"
-        "        finally:\n"
-        "            print('closed what is the parent\\'s', flush=True)\n"
-        "    time.sleep(0.2)\n"
-        "    os.kill(pid, signal.SIGTERM)\n"
-        "    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
-    )
+def test_a_forked_process_ends_by_the_signal_itself():
+    script = Path(__file__).with_name("signal_in_a_fork.py.txt")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "-15\n"
 
@@ -113,22 +100,8 @@ def test_a_forked_process_ends_by_the_signal_itself(tmp_path):
 @pytest.mark.parametrize("is_printed", [False, True])
 def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(tmp_path, *, is_printed):
     error = "ValueError('of its own')" if is_printed else "Terminated(15)"
-    script = tmp_path / "calls.py"
-    script.write_text(
-        "import ctypes\n"
-        "from opscope.signals import Terminated, signals_interrupt\n"
-        "class Number(ctypes.c_int):\n"
-        "    def __init__(self):\n"
-        f"        raise SystemError from {error}\n"
-        "@ctypes.CFUNCTYPE(None, Number)\n"
-        "def on_argument(number): pass\n"
-        "@ctypes.CFUNCTYPE(None)\n"
-        "def on_entry():\n"
-        f"    raise SystemError from {error}\n"
-        "with signals_interrupt():\n"
-        "    ctypes.CFUNCTYPE(None, ctypes.c_int)(ctypes.cast(on_argument, ctypes.c_void_p).value)(1)\n"
-        "    ctypes.CFUNCTYPE(None)(ctypes.cast(on_entry, ctypes.c_void_p).value)()\n"
-    )
+    script, text = tmp_path / "calls.py", Path(__file__).with_name("signal_in_a_callback.py.txt").read_text()
+    script.write_text(text.format(error=error))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr
 

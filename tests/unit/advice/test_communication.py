@@ -76,12 +76,8 @@ def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on):
 
 def test_exposed_communication_counts_without_the_waiting(advise_on):
     even = [skew(rank, 1, 1, 2) for rank in range(2)]
-    found = advise_on(
-        *ranks(2),
-        skews=tuple(even),
-        hosts=[host(19 * MS, 5 * MS, trace_id=rank) for rank in range(2)],
-        partitions=exposed(range(2), 5),
-    )
+    sides = [host(19 * MS, 5 * MS, trace_id=rank) for rank in range(2)]
+    found = advise_on(*ranks(2), skews=tuple(even), hosts=sides, partitions=exposed(range(2), 5))
     words = ("waiting for other ranks not counted", "not estimated: what computation could run beside it")
     told(found, "exposed_communication", *words, has_gain=False)
 
@@ -90,9 +86,8 @@ def test_one_rank_alone_tells_waiting_by_collectives_of_one_size(load):
     builder = TraceBuilder(deviceProperties=[H200]).step(1, 0, 20_000)
     for number, duration in enumerate([300] * 9 + [9000]):
         builder.operator("record_param_comms", 1900 * number, 1500, **{"Input Dims": [[1024, 1024]]})
-        builder.launch(1900 * number + 5).kernel(
-            "ncclDevKernel_AllReduce(Comm*)", 100 + 2000 * number, duration
-        )
+        builder.launch(1900 * number + 5)
+        builder.kernel("ncclDevKernel_AllReduce(Comm*)", 100 + 2000 * number, duration)
     words = (
         "may be waiting",
         "ncclDevKernel_AllReduce of one size takes 300 µs in the median, 9.00 ms at most",
@@ -102,20 +97,13 @@ def test_one_rank_alone_tells_waiting_by_collectives_of_one_size(load):
 
 
 EVEN = tuple(skew(rank, 0.2, 0.2, 2 + rank % 2) for rank in range(4))
+BY_TURNS = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
+OF_FOUR = {"hosts": hosts(11), "partitions": exposed(range(4), 1)}
+SHORT = {"skews": tuple(late_one(0.4)), "hosts": hosts(11), "partitions": exposed(range(4), 0.4)}
 LEFT_ALONE = {
-    "equal ranks": (ranks(4), {"skews": EVEN, "hosts": hosts(11), "partitions": exposed(range(4), 1)}),
-    "ranks that are late by turns": (
-        ranks(4),
-        {
-            "skews": tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4)),
-            "hosts": hosts(11),
-            "partitions": exposed(range(4), 1),
-        },
-    ),
-    "short waits": (
-        ranks(4),
-        {"skews": tuple(late_one(0.4)), "hosts": hosts(11), "partitions": exposed(range(4), 0.4)},
-    ),
+    "equal ranks": (ranks(4), {"skews": EVEN, **OF_FOUR}),
+    "ranks that are late by turns": (ranks(4), {"skews": BY_TURNS, **OF_FOUR}),
+    "short waits": (ranks(4), SHORT),
     "hidden communication": (ranks(1, 8), {"hosts": [host(19 * MS, 5 * MS)], "partitions": exposed([0], 1)}),
 }
 

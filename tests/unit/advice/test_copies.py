@@ -107,14 +107,8 @@ def test_pages_that_come_as_they_are_touched(load, begins_us, way, said):
     builder = TraceBuilder(deviceProperties=[H200]).launch(0, 2, name="cudaMemPrefetchAsync")
     builder.launch(10, 2).kernel("add(float*)", begins_us, 5000, grid=[400, 1, 1])
     for at in range(30, 4030, 40):
-        builder.event(
-            "gpu_memcpy",
-            f"Memcpy Unified {way} (Unknown -> Unknown)",
-            at,
-            20,
-            9,
-            {"device": 0, "bytes": 65_536},
-        )
+        name = f"Memcpy Unified {way} (Unknown -> Unknown)"
+        builder.event("gpu_memcpy", name, at, 20, 9, {"device": 0, "bytes": 65_536})
     found = assess(load(builder)).advice or ()
     assert codes(found) == (["page_faults"] if said else [])
     assert not said or (said in found[0].message and "cudaMemPrefetchAsync" in (found[0].change or ""))

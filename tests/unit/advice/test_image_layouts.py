@@ -26,10 +26,7 @@ def strides_of(shape, *, last):
     return [channels * plane, 1, width * channels, channels] if last else [channels * plane, plane, width, 1]
 
 
-def layers(
-    *calls, other_us = 1000, turning_us = 0,
-    turning = TURNING,
-):  # fmt: skip
+def layers(*calls, other_us=1000, turning_us=0, turning=TURNING):
     """A step of layers one after the other, the first with another kernel before its own, and other work."""
     at_us = 25.0
     whole_us = at_us + turning_us + sum(device_us for *_, device_us in calls) + other_us
@@ -50,14 +47,11 @@ def image(shape, *others, last=False, concrete=()):
     """Arguments of an operator on an image: tensors, then values."""
     rest = [list(one) for one in others]
     values = list(concrete)
+    none = [[] for _ in values]
     return {
-        "Input Dims": [list(shape), *rest, *[[] for _ in values]],
+        "Input Dims": [list(shape), *rest, *none],
         "Input type": ["float", *["float"] * len(rest), *map(type_of_value, values)],
-        "Input Strides": [
-            strides_of(shape, last=last),
-            *[[1] * len(one) for one in rest],
-            *[[] for _ in values],
-        ],
+        "Input Strides": [strides_of(shape, last=last), *[[1] * len(one) for one in rest], *none],
         "Concrete Inputs": ["", *[""] * len(rest), *values],
     }
 
@@ -76,15 +70,12 @@ def convolution(channels, groups, **options):
 
 
 def batch_norm(channels, *, is_training, **options):
-    parameters = [[channels]] * 4
-    return image(
-        [64, channels, 112, 112], *parameters, concrete=(str(is_training), "0.1", "1e-05"), **options
-    )
+    values = (str(is_training), "0.1", "1e-05")
+    return image([64, channels, 112, 112], *[[channels]] * 4, concrete=values, **options)
 
 
-def group_norm():
-    values = ("64", "64", "12544", "16", "1e-05")
-    return image([64, 64, 112, 112], [64], [64], concrete=values)
+def turned(arguments):
+    return layers(("aten::cudnn_convolution", arguments, 2000), other_us=100, turning_us=800)
 
 
 def gain_of(load, builder):
@@ -93,9 +84,7 @@ def gain_of(load, builder):
 
 
 def test_turning_goes_and_dense_convolutions_stay_about_as_long(load):
-    found = gain_of(
-        load, layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=100, turning_us=800)
-    )
+    found = gain_of(load, turned(convolution(64, 1)))
     saved_us = 800 + 2000 * (1 - RULE.threshold("dense_forward"))
     assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
     low, high = found.gain_interval_ns_per_step or (0, 0)
@@ -113,9 +102,8 @@ def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(lo
 
 def test_depthwise_convolutions_have_better_kernels_without_any_turning(load):
     found = gain_of(load, layers(("aten::_conv_depthwise2d", depthwise(), 2000)))
-    assert found.estimated_gain_ns_per_step == pytest.approx(
-        2_000_000 * (1 - RULE.threshold("depthwise_forward")), rel=0.02
-    )
+    saved_ns = 2_000_000 * (1 - RULE.threshold("depthwise_forward"))
+    assert found.estimated_gain_ns_per_step == pytest.approx(saved_ns, rel=0.02)
     assert "channels-first" in found.message
 
 
@@ -135,20 +123,16 @@ def test_batch_norms_may_leave_the_device_idle(load):
     assert (found.estimated_gain_ns_per_step or 0) > 2_000_000
 
 
+GROUP_NORM_OF = image([64, 64, 112, 112], [64], [64], concrete=("64", "64", "12544", "16", "1e-05"))
+GROUP_NORM = ("aten::native_group_norm", GROUP_NORM_OF, 200)
 QUIET = {
     "channels last": layers(("aten::_conv_depthwise2d", depthwise(last=True), 2000)),
     "batch norm of many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 740)),
     "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 100)),
-    "images that lie channels last are turned for another reason": layers(
-        ("aten::cudnn_convolution", convolution(64, 1, last=True), 2000), other_us=100, turning_us=800
-    ),
-    "groups that are padded are turned in either order": layers(
-        ("aten::cudnn_convolution", convolution(96, 4), 2000), other_us=100, turning_us=800
-    ),
+    "images that lie channels last are turned for another reason": turned(convolution(64, 1, last=True)),
+    "groups that are padded are turned in either order": turned(convolution(96, 4)),
     "group norms turn": layers(
-        ("aten::cudnn_convolution", convolution(64, 1), 300),
-        *[("aten::native_group_norm", group_norm(), 200)] * 3,
-        turning_us=60,
+        ("aten::cudnn_convolution", convolution(64, 1), 300), *[GROUP_NORM] * 3, turning_us=60
     ),
 }
 

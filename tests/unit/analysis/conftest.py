@@ -1,4 +1,4 @@
-"""Names of real kernels, the packaged recording, Sessions with provenance by hand, and hardware counters."""
+"""Names of real kernels, recordings read once, jobs, and hardware counters."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 import opscope
 from fakes import TraceBuilder
+from opscope.analysis.summary import Summary
 from opscope.toolchain import ncu_report
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
@@ -38,27 +39,9 @@ def load_once(tmp_path_factory, shared_session):
 
 
 @pytest.fixture
-def annotated():
-    """Writes a Session's provenance by hand: by kernel name, and by operator name."""
-
-    def write(session, kernels, functions):
-        told = {"kernel_provenance": [], "native_functions": [], "operator_functions": []}
-        for name, name_id in session.query("SELECT name, name_id FROM kernel_names"):
-            told["kernel_provenance"].append(
-                {"name_id": name_id, "category": "other", **kernels.get(name, {})}
-            )
-        query = "SELECT name, count(*), sum(self_device_ns)::BIGINT FROM operators GROUP BY ALL ORDER BY name"
-        for index, (name, calls, self_ns) in enumerate(session.query(query)):
-            own = {"name": name, "native_function_id": index}
-            described = {**own, "kind": "native", "category": "other", **functions.get(name, {})}
-            told["native_functions"].append(described)
-            told["operator_functions"].append({**own, "calls": calls, "self_device_ns": self_ns})
-        for table, rows in told.items():
-            session.replace_rows(table, rows)
-        session.replace_rows("recognition", [{"torch_version": "2.6.0", "grade": "exact", "reason": "given"}])
-        return session
-
-    return write
+def job(load):
+    """The Summary of the ranks of a job."""
+    return lambda *ranks: Summary(load(ranks))
 
 
 NCU_H200 = ncu_report.NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
@@ -67,15 +50,10 @@ NCU_H200 = ncu_report.NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 6
 def make_kernel(name="kernel", index=0, **fields):
     """A launch of a kernel whose mangled name is its name; `values` by quantity."""
     defaults = {
-        "function": name,
-        "name": name,
-        "mangled_name": name,
-        "device": NCU_H200,
-        "grid": (4, 1, 1),
-        "block": (128, 1, 1),
-        "values": {ncu_report.Quantity.DURATION: 1000},
+        "function": name, "name": name, "mangled_name": name, "device": NCU_H200, "grid": (4, 1, 1),
+        "block": (128, 1, 1), "values": {ncu_report.Quantity.DURATION: 1000},
         "occupancy": ncu_report.Occupancy(),
-    }
+    }  # fmt: skip
     return ncu_report.KernelCounters(index=index, **{**defaults, **fields})
 
 

@@ -209,13 +209,8 @@ def recorded(kernel, *, moved, least, read=None, **fields):
     values = {**LIMITED_BY_DRAM, Quantity.DURATION: 1000, Quantity.DRAM_BYTES: moved}
     if read is not None:
         values[Quantity.DRAM_READ_BYTES] = read
-    call = CountedCall(
-        call_id=0,
-        name="aten::x",
-        calls=1,
-        activities_per_call=1.0,
-        cost=CallCost(read_bytes=least // 2, written_bytes=least // 2),
-    )
+    cost = CallCost(read_bytes=least // 2, written_bytes=least // 2)
+    call = CountedCall(call_id=0, name="aten::x", calls=1, activities_per_call=1.0, cost=cost)
     return counted(kernel(values=values), match=Match.SAME_CALL, call=call, **fields)
 
 
@@ -386,17 +381,14 @@ def improvement_of(tmp_path, builder, operator):
         return Summary(session).improvements[operator]
 
 
-def builder():
-    return TraceBuilder(deviceProperties=[H200])
-
-
 def known(found, topic):
     return next(one.known for one in found.topics if one.topic is topic)
 
 
 def launching(name, duration=50, **args):
     arguments = {"registers per thread": 32, "shared memory": 0, "block": [128, 1, 1], "grid": [4096, 1, 1]}
-    return builder().operator("aten::op", 0, 20).launch(2).kernel(name, 30, duration, **(arguments | args))
+    made = TraceBuilder(deviceProperties=[H200]).operator("aten::op", 0, 20).launch(2)
+    return made.kernel(name, 30, duration, **(arguments | args))
 
 
 @cases("topic", "words", "launch")
@@ -412,7 +404,7 @@ def test_the_command_names_the_kernel(tmp_path):
 
 
 def test_several_kernels_of_a_call_pass_results_through_memory(tmp_path):
-    trace = builder().operator("aten::op", 0, 20).launch(2).kernel("a", 30, 5).launch(4).kernel("b", 36, 6)
+    trace = launching("a", 5).launch(4).kernel("b", 36, 6)
     found = improvement_of(tmp_path, trace, "aten::op")
     assert known(found, Topic.FUSION) == "2.0 kernels per call pass their results through device memory"
     assert found.kernel == "b"

@@ -5,7 +5,6 @@ import pytest
 from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.step_model import MOST_UNEXPLAINED
-from opscope.analysis.summary import Summary
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COPY = "Memcpy HtoD (Pageable -> Device)"
@@ -24,11 +23,6 @@ def rank(number, compute, collective, *, step=2000):
         builder.operator("c10d::allreduce_", at + 540, 20).launch(at + 542, 4)
         builder.kernel(NCCL, at + 521 + compute, collective, Seq=place, **GROUP)
     return builder
-
-
-@pytest.fixture
-def job(load):
-    return lambda *ranks: Summary(load(ranks))
 
 
 @pytest.mark.parametrize(

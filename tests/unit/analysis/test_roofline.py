@@ -396,18 +396,10 @@ def test_what_binds(what, known, at_limits, expected):
     assert list(found) == ([] if expected is None else [expected]), what
 
 
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({"blocks": 8}, Bound.LATENCY),
-        ({"blocks": 9}, None),
-        ({"blocks": 10_000}, None),
-        ({"blocks": None}, None),
-        ({"total_ns": 1_000}, Bound.LATENCY),
-    ],
-)
+@cases("known", "expected")
 def test_of_unknown_cost_only_what_the_launch_alone_shows(known, expected):
-    found = bound_ns_of(work(cost(None, None), launches(**known)), None)
+    facts = {name: None if value == "unknown" else value for name, value in known.items()}
+    found = bound_ns_of(work(cost(None, None), launches(**facts)), None)
     assert list(found) == ([] if expected is None else [expected])
 
 
@@ -427,40 +419,22 @@ def test_time_in_which_the_device_waited_for_the_host_is_apart():
 
 
 FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas"  # noqa: E501
-TF32 = "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4"
 EFFICIENT = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
-GEMV = "void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false, false, cublasGemvParamsEx<int> >(cublasGemvParamsEx<int>)"  # noqa: E501
+
 GELU = "triton_poi_fused_gelu_view_6"
-NVJET = "nvjet_sm90_tst_128x160_64x5_2x4_h_bz_NTT"
 REGISTRY = FlopSource.REGISTRY
 
 
-@pytest.mark.parametrize(
-    ("kernel", "operands", "expected", "use"),
-    [
-        (FFMA, (DataType.FP32, REGISTRY), DataType.FP32, TensorCoreUse.ELIGIBLE),
-        (TF32, (DataType.FP32, REGISTRY), DataType.TF32, TensorCoreUse.USED),
-        (NVJET, (DataType.BF16, REGISTRY), DataType.BF16, TensorCoreUse.USED),
-        (NVJET, (None, REGISTRY), DataType.BF16, TensorCoreUse.USED),
-        ("volta_sgemm_128x64_tn", (DataType.FP16, REGISTRY), DataType.FP16, TensorCoreUse.ELIGIBLE),
-        ("volta_dgemm_128x64_tn", (DataType.FP64, REGISTRY), DataType.FP64, TensorCoreUse.ELIGIBLE),
-        ("cutlass_80_tensorop_d884gemm_64x32_16x4_nn_align1", (DataType.FP64, REGISTRY), DataType.FP64_TENSOR,
-         TensorCoreUse.USED),
-        (GEMV, (DataType.FP16, REGISTRY), DataType.FP32, TensorCoreUse.NOT_APPLICABLE),
-        (GELU, (DataType.BF16, FlopSource.DEFINITION), DataType.FP32, TensorCoreUse.NOT_APPLICABLE),
-        (GELU, (DataType.FP64, FlopSource.DEFINITION), DataType.FP64, TensorCoreUse.NOT_APPLICABLE),
-        ("somebodys_product", (DataType.BF16, REGISTRY), DataType.BF16, None),
-        ("somebodys_product", (DataType.FP32, REGISTRY), DataType.FP32, None),
-        ("somebodys_sum", (DataType.BF16, FlopSource.DEFINITION), DataType.FP32, None),
-    ],
-)  # fmt: skip
-def test_the_peak_is_that_of_what_computed(limits, kernel, operands, expected, use):
-    found = compute_limit(cost(1_000, 1_000, *operands), [launches(kernel)], limits, "9.0")
-    assert (found.data_type, found.flop_per_s, found.tensor_cores) == (expected, PEAKS[expected], use)
+@cases("kernel", "data_type", "source", "expected", "use")
+def test_the_peak_is_that_of_what_computed(limits, kernel, data_type, source, *, expected, use):
+    known = None if data_type == "unknown" else DataType(data_type)
+    found = compute_limit(cost(1_000, 1_000, known, FlopSource(source)), [launches(kernel)], limits, "9.0")
+    assert (found.data_type, found.flop_per_s) == (expected, PEAKS[DataType(expected)])
+    assert found.tensor_cores == use
 
 
 def test_the_kernel_that_multiplies_decides_and_split_products_have_a_third(limits):
-    parts = [launches(GELU, 500_000), launches(TF32, 1_000)]
+    parts = [launches(GELU, 500_000), launches(GEMM, 1_000)]
     found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), parts, limits, "9.0")
     assert found.data_type is DataType.TF32
     found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), [launches(EFFICIENT)], limits, "9.0")

@@ -8,6 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import opscope
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.comparison_rules import gate_reasons
 from opscope.analysis.provenance import KernelFacts
@@ -221,6 +222,8 @@ def test_the_laws_hold_whatever_the_sides(first, second):
 
 
 def facts(name, function=None, family=None, **fields):
+    if arguments := fields.get("template_arguments"):  # some have no name
+        fields["template_arguments"] = [[one or None, value] for one, value in arguments]
     return KernelFacts(name, "other", function=function, family=family, fields=fields)
 
 
@@ -231,16 +234,12 @@ def names(removed, added):
 
 
 def test_the_same_functor_comes_before_the_same_function():
-    assert names(
-        [
-            (facts("add<4>", "elementwise", functor="Add"), 10),
-            (facts("mul<4>", "elementwise", functor="Mul"), 99),
-        ],
-        [
-            (facts("mul<2>", "elementwise", functor="Mul"), 10),
-            (facts("add<2>", "elementwise", functor="Add"), 99),
-        ],
-    ) == [("mul<4>", "mul<2>"), ("add<4>", "add<2>")]
+    def of_functor(name, ns):
+        return facts(name, "elementwise", functor=name[:3]), ns
+
+    old, new = (("add<4>", 10), ("mul<4>", 99)), (("mul<2>", 10), ("add<2>", 99))
+    found = names(*([of_functor(*one) for one in side] for side in (old, new)))
+    assert found == [("mul<4>", "mul<2>"), ("add<4>", "add<2>")]
 
 
 def test_kernels_of_another_direction_or_of_which_nothing_is_known_are_not_paired():
@@ -249,29 +248,9 @@ def test_kernels_of_another_direction_or_of_which_nothing_is_known_are_not_paire
     assert names([(facts("a"), 1)], [(facts("b"), 1)]) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (
-            facts("a", family="gemm", tile="64x64", operand_type="f32", split_k=False),
-            facts("b", family="gemm", tile="128x64", operand_type="bf16", split_k=True),
-            "operands f32 → bf16, tile 64x64 → 128x64, split K no → yes",
-        ),
-        (
-            facts("k<1>", "k", template_arguments=[["width", "1"], [None, "float"]]),
-            facts("k<2>", "k", template_arguments=[["width", "2"], [None, "double"]]),
-            "width 1 → 2, argument float → double",
-        ),
-        (
-            facts("triton_poi_fused_a_1", fused_operators=["a"], variant="pointwise"),
-            facts("triton_poi_fused_a_2", fused_operators=["a"], variant="pointwise"),
-            "renumbered",
-        ),
-        (facts("a", family="gemm"), facts("b", family="gemm"), "another kernel of the family gemm"),
-    ],
-)
+@cases("old", "new", "words")
 def test_what_changed_is_told(old, new, words):
-    assert describe_replacement(old, new) == words
+    assert describe_replacement(facts(**old), facts(**new)) == words
 
 
 def test_among_equals_the_longest_are_paired():

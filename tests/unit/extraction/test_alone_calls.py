@@ -109,15 +109,11 @@ def test_elementwise_calls_in_a_row_are_one_besides(tmp_path):
     built = TraceBuilder(deviceProperties=[H200])
     arguments = {
         "mul": ([[512, 64], [64]], ["float", "float"], [[64, 1], [1]], ["", ""]),
-        "add": (
-            [[512, 64], [512, 64], []],
-            ["float", "float", "Scalar"],
-            [[64, 1], [64, 1], []],
-            ["", "", "1"],
-        ),
+        "add": ([[512, 64], [512, 64], []], ["float", "float", "Scalar"], [[64, 1], [64, 1], []],
+                ["", "", "1"]),
         "relu": ([[512, 64]], ["float"], [[64, 1]], [""]),
         "mm": ([[512, 64], [64, 64]], ["float", "float"], [[64, 1], [64, 1]], ["", ""]),
-    }
+    }  # fmt: skip
     keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
     for step in range(4):
         began = 1000 * step
@@ -161,14 +157,9 @@ def test_an_operator_of_another_library_is_written_with_what_registers_it(tmp_pa
 
 def test_a_collective_is_written_for_as_many_processes(tmp_path):
     given = {
-        "Input Dims": [[[64]], []],
-        "Input type": ["TensorList", ""],
-        "Collective name": "allreduce",
-        "dtype": "BFloat16",
-        "In msg nelems": 64,
-        "Out msg nelems": 64,
-        "Group size": 4,
-    }
+        "Input Dims": [[[64]], []], "Input type": ["TensorList", ""], "Collective name": "allreduce",
+        "dtype": "BFloat16", "In msg nelems": 64, "Out msg nelems": 64, "Group size": 4,
+    }  # fmt: skip
     built = TraceBuilder().operator("record_param_comms", 0, 10, **given).launch(2).kernel("nccl", 20, 5)
     with load(built.write(tmp_path / "trace.json")) as session:
         (one,) = alone_calls(session, Summary(session).efficiency)

@@ -83,12 +83,13 @@ class Recorder:
 
     def replay(self, call):
         """What torch says of a recorded call; None where it has no results without data."""
-        schema, counter = call.schema, self._counter()
+        from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+        schema, counter = call.schema, FlopCounterMode(display=False)
         if schema is None:
             return None
-        overload = getattr(
-            getattr(self.torch.ops.aten, schema.name.name), schema.name.overload or "default", None
-        )
+        packet = getattr(self.torch.ops.aten, schema.name.name)
+        overload = getattr(packet, schema.name.overload or "default", None)
         declared = schema.arguments
         numbers = [is_number(one) for one in call.tensors]
         values = [
@@ -99,9 +100,8 @@ class Recorder:
         named = dict(zip((one.name for one in declared[behind:]), values[behind:], strict=False))
         try:
             with counter:
-                results = overload(
-                    *values[:behind], **{name: value for name, value in named.items() if value is not None}
-                )
+                given = {name: value for name, value in named.items() if value is not None}
+                results = overload(*values[:behind], **given)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, AssertionError, LookupError):
             return None
         outs = {id(named.get(one.name)) for one in schema.out}
@@ -109,7 +109,7 @@ class Recorder:
         on_device = [one for one in read if not _is_number(one)] or read
         if results is None:  # what it wrote in place
             results = [one for one, to in zip(values, declared, strict=False) if to.is_written]
-        operators = {packet.__name__.rpartition(".")[2] for packet in self._registry()}
+        operators = {packet.__name__.rpartition(".")[2] for packet in flop_registry}
         return Replayed(
             [tensor_text(TensorArgument(tuple(one.shape), _type_name(one))) for one in _tensors(results)],
             counter.get_total_flops() if schema.name.name in operators else None,
@@ -134,16 +134,6 @@ class Recorder:
     def _tensor(self, argument):
         return self.meta(*argument.shape, dtype=_name(argument), strides=argument.strides)
 
-    def _counter(self):
-        from torch.utils.flop_counter import FlopCounterMode
-
-        return FlopCounterMode(display=False)
-
-    def _registry(self):
-        from torch.utils.flop_counter import flop_registry
-
-        return flop_registry
-
     def record(self, name, *arguments, **named):
         """The call as the recorder writes it: every argument of the schema in order, defaults too."""
         operator = self._overload(name)
@@ -154,10 +144,8 @@ class Recorder:
                 value = arguments[position]
             for column, entry in zip(columns, self._entry(value, str(declared.type)), strict=True):
                 column.append(entry)
-        shapes, types, strides, concrete = (json.dumps(column) for column in columns)
-        return parse_arguments(
-            operator._schema.name, shapes=shapes, types=types, strides=strides, concrete=concrete
-        )
+        names, texts = ("shapes", "types", "strides", "concrete"), map(json.dumps, columns)
+        return parse_arguments(operator._schema.name, **dict(zip(names, texts, strict=True)))
 
     def _overload(self, name):
         packet, _, overload = name.partition(".")
@@ -189,11 +177,8 @@ def stated():
     """Shape and element type of tensors as a rule states them."""
 
     def state(tensors):
-        known = [element_type(tensor.type_name) for tensor in tensors]
-        return [
-            (tensor.shape, None if one is None else one.name)
-            for tensor, one in zip(tensors, known, strict=True)
-        ]
+        known = [(tensor.shape, element_type(tensor.type_name)) for tensor in tensors]
+        return [(shape, one and one.name) for shape, one in known]
 
     return state
 

@@ -28,12 +28,8 @@ def call_of(row):
         concrete=None if row.get("without") == "values" else concrete,
     )
     members = [one for value in row["arguments"] if isinstance(value, list) for one in value]
-    typed = next((one for one in members if isinstance(one, str)), None)
-    return (
-        call
-        if typed is None
-        else with_list_types(call, dict.fromkeys(call.list_positions, _recorded(typed)[1]))
-    )
+    typed = next((_recorded(one)[1] for one in members if isinstance(one, str)), None)
+    return call if typed is None else with_list_types(call, dict.fromkeys(call.list_positions, typed))
 
 
 def tensor_text(tensor):

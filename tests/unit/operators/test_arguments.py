@@ -192,10 +192,6 @@ def test_gradients_are_read_by_step(load):
     for number in (1, 2):
         built.step(number, 100 * number, 90)
         for index, shape in enumerate(([4, 2], [3], [3])):
-            built.operator(
-                "torch::autograd::AccumulateGrad",
-                100 * number + 10 * index,
-                5,
-                **{"Input Dims": [shape], "Input type": ["float"]},
-            )
+            given = {"Input Dims": [shape], "Input type": ["float"]}
+            built.operator("torch::autograd::AccumulateGrad", 100 * number + 10 * index, 5, **given)
     assert read_gradients(load(built)) == {(("float", ((3,), (3,), (4, 2))),)}

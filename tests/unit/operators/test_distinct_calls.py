@@ -20,23 +20,14 @@ def arguments(*shapes, types=None):
 def transfer(built, start, activity, size, *, name="aten::copy_"):
     category = "gpu_memset" if "Memset" in activity else "gpu_memcpy"
     size_bytes = {} if size is None else {"bytes": size}
-    return (
-        built.operator(name, start, 5)
-        .launch(start + 1, name="cudaMemcpyAsync")
-        .kernel(activity, start + 2, 1, category=category, **size_bytes)
-    )
+    built.operator(name, start, 5).launch(start + 1, name="cudaMemcpyAsync")
+    return built.kernel(activity, start + 2, 1, category=category, **size_bytes)
 
 
 def test_copies_and_sets_alone_are_told_by_their_sizes(load):
     built = TraceBuilder()
-    recorded = (
-        (COPY, 64),
-        (COPY, 32),
-        ("Memcpy HtoD (Pageable -> Device)", 64),
-        ("Memcpy DtoH (Device -> Pinned)", 64),
-        ("Memset (Device)", 16),
-        ("Memcpy HtoD (Pageable -> Device)", None),
-    )
+    up, down = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)"
+    recorded = ((COPY, 64), (COPY, 32), (up, 64), (down, 64), ("Memset (Device)", 16), (up, None))
     for number, (activity, size) in enumerate(recorded):
         transfer(built, 10 * number, activity, size)
     moved = {(one.read_bytes, one.written_bytes) for one in collect(load(built))}
@@ -88,9 +79,5 @@ def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load):
     built = TraceBuilder().operator("record_param_comms", 0, 5).launch(1)
     built.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 6, 9, **record)
     (one,) = collect(load(built))
-    assert one.name == "record_param_comms"
-    assert (one.collective.name, one.collective.in_element_count, one.collective.group_size) == (
-        "allreduce",
-        100,
-        4,
-    )
+    assert (one.name, one.collective.name) == ("record_param_comms", "allreduce")
+    assert (one.collective.in_element_count, one.collective.group_size) == (100, 4)

@@ -53,14 +53,9 @@ def _step(torch):
 
 
 def _call(event):
-    arguments = event["args"]
-    return parse_arguments(
-        event["name"],
-        shapes=arguments.get("Input Dims"),
-        types=arguments.get("Input type"),
-        strides=arguments.get("Input Strides"),
-        concrete=arguments.get("Concrete Inputs"),
-    )
+    keys = {"shapes": "Dims", "types": "type", "strides": "Strides"}
+    columns = {name: event["args"].get(f"Input {key}") for name, key in keys.items()}
+    return parse_arguments(event["name"], **columns, concrete=event["args"].get("Concrete Inputs"))
 
 
 def test_no_recorded_call_contradicts_itself(recorded):

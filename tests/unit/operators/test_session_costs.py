@@ -25,18 +25,9 @@ OPAQUE = {"gpt2_compile_cudagraph_bf16": (0.005, 0.005), "own_kernels": (0.27, 0
 
 
 def product(built, start, rows, *, name="aten::mm"):
-    built.operator(
-        name,
-        start,
-        5,
-        **{
-            "Input Dims": [[rows, 4], [4, 8]],
-            "Input Strides": [[4, 1], [8, 1]],
-            "Input type": ["c10::Half", "c10::Half"],
-            "Concrete Inputs": ["", ""],
-        },
-    )
-    return built.launch(start + 1).kernel("gemm", start + 6, 2)
+    given = {"Input Dims": [[rows, 4], [4, 8]], "Input Strides": [[4, 1], [8, 1]]}
+    given |= {"Input type": ["c10::Half", "c10::Half"], "Concrete Inputs": ["", ""]}
+    return built.operator(name, start, 5, **given).launch(start + 1).kernel("gemm", start + 6, 2)
 
 
 def filled(session):
@@ -103,12 +94,8 @@ def test_of_several_like_calls_the_one_that_lasts_as_long_counts(load):
 
 def test_counts_that_no_column_holds_are_absurd(load):
     side = 1 << 22
-    built = TraceBuilder().operator(
-        "aten::bmm",
-        0,
-        5,
-        **{"Input Dims": [[1, side, side], [1, side, side]], "Input type": ["bool", "bool"]},
-    )
+    given = {"Input Dims": [[1, side, side], [1, side, side]], "Input type": ["bool", "bool"]}
+    built = TraceBuilder().operator("aten::bmm", 0, 5, **given)
     (row,) = filled(load(built.launch(1).kernel("k", 6, 1)))
     assert (row.cost.flop_count, row.cost.min_bytes) == (None, None)
     assert row.cost.reason == "its recorded sizes are implausible"

@@ -13,14 +13,8 @@ from opscope.report.analysis import recording_document
 
 
 def finding(change=None, interval=None):
-    return Finding(
-        "advice.x",
-        Severity.INFO,
-        "A message.",
-        estimated_gain_ns_per_step=2e6,
-        gain_interval_ns_per_step=interval,
-        change=change,
-    )
+    gain = {"estimated_gain_ns_per_step": 2e6, "gain_interval_ns_per_step": interval}
+    return Finding("advice.x", Severity.INFO, "A message.", **gain, change=change)
 
 
 @cases("interval", "text")

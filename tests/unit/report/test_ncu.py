@@ -20,14 +20,8 @@ def made(**values):
         Occupancy(0.5, 0.25, 2.0, {"registers": 2, "threads": 4}),
     )  # fmt: skip
     cost = CallCost(read_bytes=100, written_bytes=100)
-    call = CountedCall(
-        call_id=0,
-        name="aten::x",
-        shapes="[[8, 2], [], [[1], [2]]]",
-        calls=1,
-        activities_per_call=1.0,
-        cost=cost,
-    )
+    facts = {"shapes": "[[8, 2], [], [[1], [2]]]", "calls": 1, "activities_per_call": 1.0}
+    call = CountedCall(call_id=0, name="aten::x", cost=cost, **facts)
     kernel = CountedKernel(counters, "k", decode("k"), Match.ORDER, call, ("aten::x",), 3, 1.0, 9_000)
     return CounterAnalysis(NcuReport(Path("a.ncu-rep"), (kernel,)), (kernel,), (), ("t.json",))
 

@@ -3,6 +3,7 @@
 import gzip
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,33 +102,14 @@ def test_without_the_reader_the_install_line_is_said(tmp_path, monkeypatch):
         read_report(tmp_path / "a.ncu-rep")
 
 
-class FakeMetric:
-    def __init__(self, value, unit):
-        self._value, self._unit = value, unit
-
-    def has_value(self):
-        return self._value is not None
-
-    def value(self):
-        return self._value
-
-    def unit(self):
-        return self._unit
-
-
-class FakeAction:
-    def __init__(self, metrics):
-        self._metrics = metrics
-
-    def metric_names(self):
-        return tuple(self._metrics)
-
-    def metric_by_name(self, name):
-        return FakeMetric(*self._metrics[name]) if name in self._metrics else None
+def metric(value, unit):
+    return SimpleNamespace(has_value=lambda: value is not None, value=lambda: value, unit=lambda: unit)
 
 
 def values(metrics):
-    return reading._values(reading._Metrics(FakeAction(metrics)))
+    made = {name: metric(*one) for name, one in metrics.items()}
+    action = SimpleNamespace(metric_names=lambda: tuple(made), metric_by_name=made.get)
+    return reading._values(reading._Metrics(action))
 
 
 def test_units_are_converted_and_an_unknown_one_leaves_the_metric_unread():

@@ -83,22 +83,15 @@ class TestEvidence:
 
 
 def test_stubs_have_what_is_registered_for_the_backend(index_of):
-    index = index_of(
-        {
-            f"{NATIVE}/A.cpp": native(
-                "DEFINE_DISPATCH(sin_stub);\nDEFINE_DISPATCH(cast_stub);\nDEFINE_DISPATCH(lu_stub);\n"
-                "void f() { sin_stub(x); cast_stub(x); lu_stub(x); }\nREGISTER_NO_CPU_DISPATCH(lu_stub)"
-            ),
-            f"{NATIVE}/cuda/A.cu": native(
-                "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)\n"
-                "REGISTER_DISPATCH(cast_stub, static_cast<fn>(&sin_kernel))"
-            ),
-            f"{NATIVE}/cpu/A.cpp": native(
-                "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)"
-            ),
-            f"{NATIVE}/cuda/linalg/L.cpp": native("void lu(int x) {}\nREGISTER_CUDA_DISPATCH(lu_stub, &lu)"),
-        }
-    )
+    sin = "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)"
+    files = {
+        "A.cpp": "DEFINE_DISPATCH(sin_stub);\nDEFINE_DISPATCH(cast_stub);\nDEFINE_DISPATCH(lu_stub);\n"
+        "void f() { sin_stub(x); cast_stub(x); lu_stub(x); }\nREGISTER_NO_CPU_DISPATCH(lu_stub)",
+        "cuda/A.cu": f"{sin}\nREGISTER_DISPATCH(cast_stub, static_cast<fn>(&sin_kernel))",
+        "cpu/A.cpp": sin,
+        "cuda/linalg/L.cpp": "void lu(int x) {}\nREGISTER_CUDA_DISPATCH(lu_stub, &lu)",
+    }
+    index = index_of({f"{NATIVE}/{name}": native(text) for name, text in files.items()})
     places = Places(index, None, None, {})
 
     def found(backend):

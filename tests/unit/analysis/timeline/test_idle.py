@@ -32,15 +32,6 @@ def busy(start=10, duration=10):
     return TraceBuilder().launch(0).kernel("before", 0, start).kernel("first", start, duration)
 
 
-def call(trace, name, start, duration, thread=1):
-    return trace.launch(start, duration, name=name, thread=thread)
-
-
-def frame(trace, name, start, duration, **ids):
-    args = {"Python id": ids.get("id", 1), "Python parent id": ids.get("parent")}
-    return trace.event("python_function", name, start, duration, ids.get("thread", 1), args)
-
-
 def overhead(trace, name, start, duration):
     return trace.event("overhead", name, start, duration, 999, {}, process=-1)
 
@@ -52,20 +43,19 @@ def second(trace, launch, start, duration=2):
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 NOTHING, RECORDER, LOADING = IdleCause.NOTHING_SCHEDULED, IdleCause.PROFILER_OVERHEAD, IdleCause.DATA_LOADING
 ALLOCATING, UNKNOWN = IdleCause.MEMORY_ALLOCATION, IdleCause.UNKNOWN
-PREPARE = "train.py(5): prepare"
+PREPARE, SLEEP = "train.py(5): prepare", "<built-in function sleep>"
 SCENES = {
     "inside a replayed graph": (
         TraceBuilder().launch(0, 2, name="cudaGraphLaunch").kernel("node", 0, 15).kernel("node", 18, 5)
         .kernel("node", 30, 5), {QUEUED: 10}, None),
     # What the host did.
     "a long pause of the program's Python": (
-        second(frame(busy(), PREPARE, 0, 3000), 2035, 2037), {HOST: 2017}, PREPARE),
+        second(busy().frame(PREPARE, 0, 3000), 2035, 2037), {HOST: 2017}, PREPARE),
     "which sleeps": (
-        second(frame(frame(busy(), PREPARE, 0, 3000), "<built-in function sleep>", 100, 1500, id=2,
-                     parent=1), 2035, 2037), {HOST: 517, NOTHING: 1500}, "<built-in function sleep>"),
+        second(busy().frame(PREPARE, 0, 3000).frame(SLEEP, 100, 1500, parent=1), 2035, 2037),
+        {HOST: 517, NOTHING: 1500}, SLEEP),
     "a range that the program named": (
-        second(busy().event("user_annotation", "Optimizer.step#Adam.step", 15, 3000, 1, {}), 2035,
-               2037),
+        second(busy().event("user_annotation", "Optimizer.step#Adam.step", 15, 3000, 1, {}), 2035, 2037),
         {HOST: 2017}, "Optimizer.step#Adam.step"),
     "a step is no such range": (
         second(busy().step(3, 0, 3000), 2035, 2037), {NOTHING: 2015, HOST: 2}, None),
@@ -74,13 +64,13 @@ SCENES = {
                .operator("aten::to", 78, 10), 80, 82), {HOST: 12, LOADING: 50}, LOADER)
        for category in ("cpu_op", "user_annotation")},
     "a data loader known by its frame": (
-        second(frame(busy(), "torch/utils/data/dataloader.py(701): __next__", 25, 50), 80, 82),
+        second(busy().frame("torch/utils/data/dataloader.py(701): __next__", 25, 50), 80, 82),
         {HOST: 12, LOADING: 50}, None),
     "allocation": (
-        second(call(busy().operator("aten::empty", 20, 60), "cudaMalloc", 30, 40), 82, 84),
+        second(busy().operator("aten::empty", 20, 60).launch(30, 40, name="cudaMalloc"), 82, 84),
         {HOST: 24, ALLOCATING: 40}, "cudaMalloc"),
     "freeing waits, and is blamed for what follows": (
-        second(call(busy(10, 90), "cudaFree", 50, 55).operator("aten::mm", 110, 30), 120, 122),
+        second(busy(10, 90).launch(50, 55, name="cudaFree").operator("aten::mm", 110, 30), 120, 122),
         {ALLOCATING: 22}, None),
     # The recorder.
     "holds the launching thread up": (
@@ -113,45 +103,39 @@ class TestWaits:
     def test_two_waits_for_the_same_work_are_one(self, timeline):
         """`.item()` on a pageable buffer: the copy waits, and leaves nothing to the wait for its stream."""
         trace = busy(10, 100).operator("aten::item", 40, 80).operator("aten::_local_scalar_dense", 41, 78)
-        call(trace, "cudaMemcpyAsync", 45, 70)
+        trace.launch(45, 70, name="cudaMemcpyAsync")
         trace.kernel("Memcpy DtoH (Device -> Pageable)", 110, 2, category="gpu_memcpy", bytes=4)
-        call(trace, "cudaStreamSynchronize", 116, 2)
+        trace.launch(116, 2, name="cudaStreamSynchronize")
         trace.operator("aten::add", 122, 100).launch(138, 2).kernel("second", 142, 5)
         found = timeline(trace)
         assert causes(found) == {SYNC: 28, QUEUED: 2}
         copy, sync = found.waits
-        assert (copy.name, copy.operator, copy.copy) == (
-            "cudaMemcpyAsync",
-            "aten::item",
-            "Memcpy DtoH (Device -> Pageable)",
-        )
+        assert (copy.name, copy.operator) == ("cudaMemcpyAsync", "aten::item")
+        assert copy.copy == "Memcpy DtoH (Device -> Pageable)"
         assert (copy.idle_ns, copy.size_bytes, sync.idle_ns) == (26_000, 4, 2_000)
 
     def test_a_pageable_copy_holds_the_host_while_it_stages(self, timeline):
         trace = busy().operator("aten::to", 15, 200)
-        call(trace, "cudaMemcpyAsync", 30, 100).kernel(PAGEABLE, 90, 35, category="gpu_memcpy", bytes=1 << 20)
+        trace.launch(30, 100, name="cudaMemcpyAsync")
+        trace.kernel(PAGEABLE, 90, 35, category="gpu_memcpy", bytes=1 << 20)
         found = timeline(trace)
         assert causes(found) == {HOST: 10, SYNC: 60}
         assert [(one.copy, one.size_bytes) for one in found.waits] == [(PAGEABLE, 1 << 20)]
 
     def test_a_pinned_or_a_synchronous_copy_within_the_device_does_not(self, timeline):
-        trace = call(busy().operator("aten::to", 15, 200), "cudaMemcpyAsync", 30, 100)
+        trace = busy().operator("aten::to", 15, 200).launch(30, 100, name="cudaMemcpyAsync")
         found = timeline(trace.kernel("Memcpy HtoD (Pinned -> Device)", 90, 35, category="gpu_memcpy"))
         assert (causes(found), found.waits) == ({HOST: 70}, ())
-        trace = call(busy(), "cudaMemcpy", 30, 10)
+        trace = busy().launch(30, 10, name="cudaMemcpy")
         trace.kernel("Memcpy DtoD (Device -> Device)", 90, 35, category="gpu_memcpy")
         assert timeline(trace).waits == ()
 
     def test_waits_are_told_apart_by_place(self, timeline):
-        trace = frame(busy(), "train.py(5): train", 0, 500)
-        frame(trace, "metrics.py(9): accuracy", 100, 50, id=2, parent=1)
-        trace.operator("aten::item", 30, 20)
-        call(trace, "cudaStreamSynchronize", 40, 5)
-        trace.operator("aten::item", 110, 20)
-        call(trace, "cudaStreamSynchronize", 120, 5)
+        trace = busy().frame("train.py(5): train", 0, 500).frame("metrics.py(9): accuracy", 100, 50, parent=1)
+        for at in (30, 110):
+            trace.operator("aten::item", at, 20).launch(at + 10, 5, name="cudaStreamSynchronize")
         trace.event("user_annotation", "validate", 200, 50, 1, {})
-        call(trace, "cudaDeviceSynchronize", 210, 7)
-        trace.launch(280).kernel("last", 290, 5)
+        trace.launch(210, 7, name="cudaDeviceSynchronize").launch(280).kernel("last", 290, 5)
         places = {(one.name, one.operator, one.line, one.calls) for one in timeline(trace).waits}
         assert places == {
             ("cudaStreamSynchronize", "aten::item", "train.py:5 train", 1),
@@ -160,8 +144,7 @@ class TestWaits:
         }
 
     def test_a_thread_that_launches_nothing_makes_nobody_wait(self, timeline):
-        trace = busy()
-        call(trace, "cudaEventSynchronize", 15, 100, thread=5)
+        trace = busy().launch(15, 100, name="cudaEventSynchronize", thread=5)
         trace.operator("aten::mm", 40, 30).launch(60, 2).kernel("second", 62, 5)
         found = timeline(trace)
         assert causes(found) == {HOST: 42}

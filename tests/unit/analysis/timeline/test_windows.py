@@ -3,6 +3,7 @@
 import pytest
 
 import opscope
+from case_tables import cases
 from fakes import ExportBuilder, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
@@ -149,69 +150,32 @@ def program(firsts, *, later=3, each=(), is_idle=False):
     return builder
 
 
-TRITON = "triton_poi_fused_add_0"
-
-
-def first_call(name, silent=30_000.0):
+def silent_before(name, silence_us):
     """A recording without steps, silent before an operator that is called twice."""
     builder = TraceBuilder()
-    begins = 0.0
-    for one, silence in (("aten::mm", 0.0), (name, silent), (name, silent)):
+    begins = 0
+    for one, silence in (("aten::mm", 0), (name, silence_us), (name, silence_us)):
         begins += silence
         builder.operator(one, begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 25)
         begins += 40
     return builder
 
 
-FOUND = {
-    "the first call of what is compiled, silently": (
-        first_call(TRITON),
-        [StartUp(0, None, 60_120 * US, None, 30_000 * US, (f"first call of {TRITON}",), True, 15 * US)],
-    ),
-    "silence before something else": (first_call("aten::add"), []),
-    "a short silence": (first_call(TRITON, 1000.0), []),
-    "modules and memory": (
-        program([LOADS]), [StartUp(0, 0, 480 * US, 100 * US, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
-    ),
-    "compilation, then memory": (
-        program([[("entire_frame_compile (dynamo_timed)", 900.0)], [("cudaMalloc", 60.0)]]),
-        [
-            StartUp(0, 0, 1000 * US, 100 * US, 900 * US, ("entire_frame_compile (dynamo_timed)",)),
-            StartUp(0, 1, 160 * US, 100 * US, 60 * US, ("cudaMalloc",)),
-        ],
-    ),
-    "a launch that loads its kernel": (
-        program([[("cudaLaunchKernel", 200.0)]], later=1),
-        [StartUp(0, 0, 300 * US, 100 * US, 200 * US, ("cudaLaunchKernel",))],
-    ),
-    "memory in every step": (
-        program([LOADS[:1]], each=LOADS[1:]),
-        [StartUp(0, 0, 480 * US, 180 * US, 300 * US, ("cuLibraryLoadData",))],
-    ),
-    "a single step": (
-        program([LOADS], later=0),
-        [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"), True)],
-    ),
-    "first launches that take long, of a single step": (
-        TraceBuilder().step(0, 0, 9_000).launch(10, 2_000).kernel("a", 2_020, 9)
-        .launch(2_100, 4_000).kernel("a", 6_110, 9),
-        [StartUp(0, 0, 9_000 * US, None, 2_000 * US, ("first launches of kernels",))],
-    ),
-    "what was compiled, which may run in each step": (
-        program([[("Torch-Compiled Region: 0/0", 900.0)]], later=0), []
-    ),
-    "slow for another reason": (program([[("aten::sort", 300.0), ("cudaFree", 20.0)]]), []),
-    "in the last step": (program([(), (), LOADS], later=0), []),
-    "not at the beginning": (program([(), LOADS]), []),
-    "none that does the same work": (program([LOADS], later=2, is_idle=True), []),
-    "a little": (program([[("cudaFree", 8.0)]]), []),
-    "the same in all": (program([LOADS] * 3, later=0), []),
-}  # fmt: skip
+def start_up(*, whole, once, names, step=None, usual=None, is_cold=False, lead_in=0):
+    usual_ns = None if usual is None else usual * US
+    return StartUp(0, step, whole * US, usual_ns, once * US, tuple(names), is_cold, lead_in * US)
 
 
-@pytest.mark.parametrize(("builder", "expected"), FOUND.values(), ids=FOUND)
-def test_steps_of_start_up(load, builder, expected):
-    assert list(Summary(load(builder)).timeline.start_ups) == expected
+@cases("silence", "firsts", "options", "expected")
+def test_steps_of_start_up(load, silence, firsts, options, expected):
+    builder = silent_before(*silence) if silence else program(firsts, **(options or {}))
+    assert list(Summary(load(builder)).timeline.start_ups) == [start_up(**one) for one in expected]
+
+
+def test_first_launches_of_a_single_step_take_long(load):
+    builder = TraceBuilder().step(0, 0, 9_000).launch(10, 2_000).kernel("a", 2_020, 9)
+    (found,) = Summary(load(builder.launch(2_100, 4_000).kernel("a", 6_110, 9))).timeline.start_ups
+    assert found == start_up(step=0, whole=9_000, once=2_000, names=["first launches of kernels"])
 
 
 def test_averages_are_without_them_and_sums_with(load):

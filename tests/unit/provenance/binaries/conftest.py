@@ -119,18 +119,8 @@ class Code:
         claimed = len(self.content) if self.claimed_bytes is None else self.claimed_bytes
         sizes = len(padded), len(stored) if is_compressed else 0
         version, flags = (0, 0, 1, self.architecture, 0, 0), 0x11 | self.flags
-        header = struct.pack(
-            "<HHIQIIHHIIIQQQ",
-            self.kind,
-            0x101,
-            64,
-            *sizes,
-            *version,
-            flags,
-            0,
-            claimed if is_compressed else 0,
-        )
-        return header + padded
+        rest = flags, 0, claimed if is_compressed else 0
+        return struct.pack("<HHIQIIHHIIIQQQ", self.kind, 0x101, 64, *sizes, *version, *rest) + padded
 
 
 def container_bytes(*codes):

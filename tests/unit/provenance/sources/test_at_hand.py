@@ -38,10 +38,8 @@ def test_no_permalink_for_what_the_repository_does_not_hold(file):
 def test_permalinks_escape_odd_characters_and_reach_other_files():
     assert sources.permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
     assert sources.include_path("tools/x.py") is None
-    assert (
-        sources.permalink(COMMIT, "tools/autograd/derivatives.yaml", 5)
-        == f"{BLOB}/tools/autograd/derivatives.yaml#L5"
-    )
+    derivatives = "tools/autograd/derivatives.yaml"
+    assert sources.permalink(COMMIT, derivatives, 5) == f"{BLOB}/{derivatives}#L5"
 
 
 FILE = "aten/src/ATen/native/cuda/A.cuh"
@@ -80,38 +78,23 @@ def test_no_line_is_read_without_a_root_or_beyond_a_screenful_of_screens(tmp_pat
     assert len(sources.read_lines("long.cu", 1, 5000, [root])) == 2000
 
 
-HEADER = "aten/src/ATen/native/cuda/A.cuh"
-
-
-def pretend_installed(monkeypatch, folder):
-    spec = None if folder is None else ModuleSpec("torch", None, is_package=True)
-    if spec is not None:
-        spec.submodule_search_locations = [str(folder)]
+def test_lines_from_a_checkout_or_the_installation(monkeypatch, tmp_path):
+    spec, checkout = ModuleSpec("torch", None, is_package=True), tmp_path / "checkout"
+    spec.submodule_search_locations = [str(tmp_path / "torch")]
     monkeypatch.setattr(torch_releases, "find_spec", lambda name: spec)
-
-
-@pytest.fixture
-def torch(tmp_path):
     header = tmp_path / "torch/include/ATen/native/cuda/A.cuh"
-    header.parent.mkdir(parents=True)
-    header.write_text("// of the installation\n__global__ void k() {}\n", encoding="utf-8")
-    return tmp_path / "torch"
-
-
-def test_lines_from_a_checkout_or_the_installation(monkeypatch, torch, tmp_path):
-    pretend_installed(monkeypatch, torch)
-    checkout = tmp_path / "checkout"
-    (checkout / HEADER).parent.mkdir(parents=True)
-    (checkout / HEADER).write_text("// of the checkout\n", encoding="utf-8")
+    for file, place in ((header, "installation"), (checkout / FILE, "checkout")):
+        file.parent.mkdir(parents=True)
+        file.write_text(f"// of the {place}\n__global__ void k() {{}}\n", encoding="utf-8")
     (tmp_path / "own.py").write_text("def kernel(): ...\n", encoding="utf-8")
-    location = SourceLocation(HEADER, Grade.EXACT, 1, 1, Grade.EXACT)
+    location = SourceLocation(FILE, Grade.EXACT, 1, 1, Grade.EXACT)
     assert sources.source_reader()(location) == ["// of the installation"]
     assert sources.source_reader(checkout)(location) == ["// of the checkout"]
     own = SourceLocation(str(tmp_path / "own.py"), Grade.EXACT, 1, None, Grade.EXACT)
     for folders in (own_folder := [tmp_path], [tmp_path.parent]):
         assert sources.source_reader(folders=folders)(own) == ["def kernel(): ..."]
     assert sources.source_reader(copies=own_folder)(own) == ["def kernel(): ..."]
-    assert sources.source_reader()(SourceLocation(HEADER, Grade.EXACT)) is None
+    assert sources.source_reader()(SourceLocation(FILE, Grade.EXACT)) is None
 
 
 def test_a_recording_has_no_file_read_outside_of_its_folder(tmp_path):

@@ -18,19 +18,14 @@ def native(body):
 class TestKernel:
     @pytest.fixture
     def index(self, index_of):
-        return index_of(
-            {
-                f"{NATIVE}/cuda/A.cu": native("namespace { __global__ void own(int* x) {} }"),
-                f"{NATIVE}/cuda/B.cu": native(
-                    "__global__ void own(int* x) {}\n__global__ void other(int* x) {}"
-                ),
-                f"{NATIVE}/cuda/Loops.cuh": native(
-                    "template <int n, class F> __global__ void run(F f) {}\n"
-                    "template <int n, class F, class G> __global__ void run(F f, G g) {}\n"
-                    "template <class T> __global__ void other(T* x) {}"
-                ),
-            }
-        )
+        files = {
+            "A.cu": "namespace { __global__ void own(int* x) {} }",
+            "B.cu": "__global__ void own(int* x) {}\n__global__ void other(int* x) {}",
+            "Loops.cuh": "template <int n, class F> __global__ void run(F f) {}\n"
+            "template <int n, class F, class G> __global__ void run(F f, G g) {}\n"
+            "template <class T> __global__ void other(T* x) {}",
+        }
+        return index_of({f"{NATIVE}/cuda/{name}": native(text) for name, text in files.items()})
 
     def test_the_units_own_file_comes_first_then_headers(self, index):
         for unit, line in (("A.cu", 2), ("B.cu", 2)):
@@ -85,25 +80,17 @@ class TestFunctor:
 
     @pytest.mark.parametrize(
         ("owner", "units"),
-        [
-            ("at::native::GeluCUDAKernelImpl", ["Other.cu"]),
-            ("at::native::Nothing", []),
-            ("", []),
-            ("::", []),
-            ("::operator()" * 5000, []),
-        ],
-    )
+        [("at::native::GeluCUDAKernelImpl", ["Other.cu"]), ("at::native::Nothing", []), ("", []), ("::", []),
+         ("::operator()" * 5000, [])],
+    )  # fmt: skip
     def test_unknown(self, index, owner, units):
         assert index.functor(owner, units) is None
 
 
 class TestNamedArguments:
     def test_arguments_have_the_names_of_their_parameters(self):
-        assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
-            "T": "a",
-            "Ts": "b, c",
-            "N": "1",
-        }
+        found = named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1"))
+        assert found == {"T": "a", "Ts": "b, c", "N": "1"}
         assert named_arguments(("T", "Ts..."), ("a",)) == {"T": "a", "Ts": ""}
         assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
 

@@ -19,6 +19,13 @@ from opscope.toolchain.doctor.machine import (
 
 GIB = 1024**3
 UUID = "GPU-5f5a1c52-0000-1111-2222-333344445555"
+
+
+def given(answers):
+    """A machine that gives these answers."""
+    return ExaminedMachine({}, "", answers=answers)
+
+
 H200 = CudaDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, UUID)
 
 
@@ -92,12 +99,8 @@ def machine(tmp_path, monkeypatch):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
         # The shell's own programs (cat, sleep) stay in reach of the scripts, not of the machine.
-        environment = {
-            "PATH": str(binaries),
-            "HOME": str(tmp_path / "home"),
-            "BASE": os.defpath,
-            **(variables or {}),
-        }
+        own = {"PATH": str(binaries), "HOME": str(tmp_path / "home"), "BASE": os.defpath}
+        environment = {**own, **(variables or {})}
         return ExaminedMachine(environment, python, root=root, answers=answers)
 
     return make

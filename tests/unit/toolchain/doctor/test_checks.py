@@ -15,6 +15,8 @@ from case_tables import cases
 from opscope.toolchain.doctor.checks import CHECKS, CheckVerdict, _hides_all
 from opscope.toolchain.doctor.machine import ExaminedMachine
 
+from .conftest import given
+
 ROWS = [
     json.loads(line)
     for line in (Path(__file__).parent / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -23,10 +25,6 @@ ROWS = [
 
 def answer(code, machine):
     return next(one.answer(machine) for one in CHECKS if one.code == code)
-
-
-def given(answers):
-    return ExaminedMachine({}, "", answers=answers)
 
 
 def _changed(base, changes):

@@ -4,7 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
+from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from case_tables import cases
@@ -23,20 +24,18 @@ from opscope.toolchain.doctor.checks import (
 from opscope.toolchain.doctor.machine import Counters, Driver, ExaminedMachine, Gpu, MachineFacts, Torch
 from opscope.toolchain.programs import ProgramExit
 
+from .conftest import given
+
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
-def _given(answers):
-    return ExaminedMachine({}, "", answers=answers)
-
-
 def test_healthy_machines_have_no_findings_and_on_a_gpu_everything_is_judged(gpu_machine, cpu_machine):
     for answers in (gpu_machine, cpu_machine):
-        diagnosis = diagnose(_given(answers))
+        diagnosis = diagnose(given(answers))
         assert [one for one in diagnosis.results if one.outcome.verdict not in GOOD] == []
         assert (diagnosis.verdict, diagnosis.can_profile) == (CheckVerdict.OK, True)
-    results = diagnose(_given(gpu_machine)).results
+    results = diagnose(given(gpu_machine)).results
     assert {one.outcome.verdict for one in results} == {CheckVerdict.OK}
 
 
@@ -68,16 +67,15 @@ def test_a_defect_of_a_check_hides_no_other(cpu_machine, monkeypatch):
         raise KeyError("x")
 
     monkeypatch.setattr(checks, "CHECKS", [_check(defect), *checks.CHECKS])
-    first, *others = diagnose(_given(cpu_machine)).results
+    first, *others = diagnose(given(cpu_machine)).results
     assert first.outcome.verdict is CheckVerdict.UNKNOWN
     assert "KeyError" in first.outcome.reason
     assert {one.outcome.verdict for one in others} <= set(GOOD)
 
 
 def test_what_several_checks_ask_is_found_out_once(machine, tmp_path):
-    here = machine(
-        python="/nonexistent/python", programs={"nsys": f"echo x >> {tmp_path}/log; echo version 1.2"}
-    )
+    programs = {"nsys": f"echo x >> {tmp_path}/log; echo version 1.2"}
+    here = machine(python="/nonexistent/python", programs=programs)
     diagnosis = diagnose(here)
     assert (diagnosis.facts["nsys"].version, here.nsys.version) == ("1.2", "1.2")
     assert (tmp_path / "log").read_text(encoding="utf-8") == "x\n"
@@ -104,7 +102,7 @@ def test_gpus_are_looked_at_first_and_counted_last(machine, gpu_machine, monkeyp
 
 def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine):
     del gpu_machine["counters"]
-    bare = _given({**gpu_machine, "torch": Torch("2.11.0", calculation_error="a calculation fails")})
+    bare = given({**gpu_machine, "torch": Torch("2.11.0", calculation_error="a calculation fails")})
     assert bare.counters == Counters(failure="no kernel runs on the GPU")
 
 
@@ -126,9 +124,9 @@ ANY_ANSWERS = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     deadline=None,
 )
-@given(answers=ANY_ANSWERS)
+@for_any(answers=ANY_ANSWERS)
 def test_whatever_is_missing_every_check_answers_and_is_shown(answers, cpu_machine):
-    diagnosis = diagnose(_given({**cpu_machine, **answers}))
+    diagnosis = diagnose(given({**cpu_machine, **answers}))
     for one in diagnosis.results:
         assert one.outcome.reason
         assert not one.outcome.reason.startswith("the check itself")

@@ -182,14 +182,6 @@ def test_a_driver_without_a_device_or_a_library(machine, fake_cuda, tmp_path):
     assert "libcuda.so.1" in (facts.library_failure or "")
 
 
-def _module(folder, name, text):
-    """The variable under which Python imports a module made for the test."""
-    file = folder / "modules" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-    return {"PYTHONPATH": str(folder / "modules")}
-
-
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
@@ -230,29 +222,23 @@ def _torch(make, folder, **parts):
 
 
 def _asked_torch(make, folder, text):
-    variables = _module(folder, "torch/__init__.py", text)
-    found = make(variables=variables).torch
-    assert found is not None
-    return found
+    """What Python imports as torch is a module made for the test."""
+    file = folder / "modules/torch/__init__.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return make(variables={"PYTHONPATH": str(folder / "modules")}).torch
 
 
 def test_torch_on_a_machine_with_two_gpus(machine, tmp_path):
     facts = _torch(machine, tmp_path)
-    assert (facts.version, facts.cuda, facts.git_version, facts.cudnn) == (
-        "2.11.0+cu130",
-        "13.0",
-        "abc",
-        "9.10.2",
-    )
+    assert (facts.version, facts.cuda) == ("2.11.0+cu130", "13.0")
+    assert (facts.git_version, facts.cudnn) == ("abc", "9.10.2")
     assert facts.architectures == ("sm_90",)
     assert facts.devices[1] == CudaDevice(1, "NVIDIA H200", "9.0", 132, 5, "GPU-0-1")
     assert (facts.has_calculated, facts.calculation_error, facts.stopped) == (True, None, None)
-    assert facts.capture.activities == ("CPU", "CUDA")
-    assert (facts.capture.operator_count, facts.capture.kernels_launched, facts.capture.kernels_recorded) == (
-        1,
-        8,
-        8,
-    )
+    capture = facts.capture
+    assert (capture.activities, capture.operator_count) == (("CPU", "CUDA"), 1)
+    assert (capture.kernels_launched, capture.kernels_recorded) == (8, 8)
 
 
 def test_a_recording_that_fails_and_what_the_profiler_says(machine, tmp_path):
@@ -281,8 +267,7 @@ def test_a_torch_that_cannot_be_imported(machine, tmp_path, text, error):
 
 def test_a_torch_that_is_not_installed(machine, tmp_path):
     text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
-    variables = _module(tmp_path, "torch/__init__.py", text)
-    assert machine(variables=variables).torch is None
+    assert _asked_torch(machine, tmp_path, text) is None
 
 
 def test_a_wrong_result_is_an_error(machine, tmp_path):
