@@ -76,7 +76,7 @@ _NEAR_START, _LONG_WAIT, _LONG_WAIT_NS, _BUSY_WAIT = 0.1, 0.1, 1_000_000, 0.5
 _COMPILED = re.compile(r"(?:## Call )?Compiled(?:Fx|Function)|Torch-Compiled Region")
 _STALL_NS, _STALLS, _STALLED = 500_000, 8, 0.2
 # In sound recordings kernels begin 3 µs after their launch on a device with nothing to do, 15 at most.
-_LATE_NS, _LATE_FRACTION, _LEAST_LATE = 50_000, 0.01, 5
+_LATE_NS, _LATE_FRACTION, _LEAST_LATE, _FEWEST, _KEPT = 50_000, 0.01, 5, 20, 0.02
 _REASONS = ("outside_recording", "overruns_stream")
 _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
@@ -284,10 +284,10 @@ def _shared(trace_id: int, calls: Columns, call: Int64, activities: Columns) -> 
     order = np.argsort(activities["start_ns"], kind="stable")
     begun_ns, launch = activities["start_ns"][order], call[order]
     free_ns = np.maximum.accumulate(begun_ns + activities["duration_ns"][order])
-    is_idle = (launch[1:] >= 0) & (free_ns[:-1] < calls["start_ns"][launch[1:]])
-    idle = 1 + np.flatnonzero(is_idle & (calls["kind"][launch[1:]] == CallKind.KERNEL))
+    is_kernel = (launch >= 0) & (calls["kind"][launch] == CallKind.KERNEL)
+    idle = 1 + np.flatnonzero(is_kernel[:-1] & is_kernel[1:] & (free_ns[:-1] < calls["start_ns"][launch[1:]]))
     lag_ns = begun_ns[idle] - calls["start_ns"][launch[idle]] - calls["duration_ns"][launch[idle]]
-    late = int((lag_ns > np.percentile(lag_ns, 5) + _LATE_NS).sum()) if len(idle) else 0
+    late = int((lag_ns > max(0, np.percentile(lag_ns, 5)) + _LATE_NS).sum()) if len(idle) >= _FEWEST else 0
     if late >= max(_LEAST_LATE, _LATE_FRACTION * len(idle)):
         share, evidence = f"{100 * late / len(idle):.0f}", {"count": late, "device_ns": None}
         yield finding("recording.shared_gpu", trace_id, evidence, share=share, starts=len(idle))
@@ -306,7 +306,8 @@ def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Colum
         early = lag_ns < -_CLOCK_ERROR_NS
         # One record is broken by itself; a clock is behind for many.
         if early.sum() <= max(1, _STRAY_FRACTION * len(early)):
-            if len(devices) == 1:  # several of one process wait for each other
+            # Several devices of one process wait for each other, and a sample of the events lacks others.
+            if len(devices) == 1 and len(ids) > _KEPT * np.ptp(ids):
                 yield from _shared(trace_id, calls, call, activities)
             continue
         offset_ns = -int(lag_ns.min())
