@@ -10,13 +10,7 @@ from opscope.advice.profiled_run import ProfiledRun, capture_of, differing
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker
-from opscope.model.sidecar import (
-    ProgramLine,
-    RecordedDataflow,
-    ThreadOperators,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import ProgramLine, RecordedDataflow, ThreadOperators, sidecar_path, write_sidecar
 
 from .conftest import MS, host, only, partition, trace
 

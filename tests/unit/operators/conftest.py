@@ -88,8 +88,8 @@ class Recorder:
         schema, counter = call.schema, FlopCounterMode(display=False)
         if schema is None:
             return None
-        packet = getattr(self.torch.ops.aten, schema.name.name)
-        overload = getattr(packet, schema.name.overload or "default", None)
+        packet = getattr(self.torch.ops.aten, schema.name)
+        overload = getattr(packet, call.overload or "default", None)
         declared = schema.arguments
         numbers = [is_number(one) for one in call.tensors]
         values = [
@@ -112,7 +112,7 @@ class Recorder:
         operators = {packet.__name__.rpartition(".")[2] for packet in flop_registry}
         return Replayed(
             [tensor_text(TensorArgument(tuple(one.shape), _type_name(one))) for one in _tensors(results)],
-            counter.get_total_flops() if schema.name.name in operators else None,
+            counter.get_total_flops() if schema.name in operators else None,
             on_device,
             list(_tensors(results)),
         )
