@@ -205,7 +205,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     }
     # A loop over groups waits for the size of each, and has its own advice.
     loops = [one for one in run.dataflow.recorded.rounds if one.is_selected]
-    group_ids = run.dataflow.found([part for one in loops for part in one.rounds]).operator_ids
+    group_ids = {*run.dataflow.found([part for one in loops for part in one.rounds]).operator_ids}
     ranked = sorted(
         (
             place
@@ -217,9 +217,9 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     for place in ranked[: int(rule.threshold("places"))]:
         waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
         longest, call_ids = waits[0], [call_id for one in waits for call_id in one.call_ids]
-        if longest.line is None and run.watched.steps:
-            line = run.watched.line_of(run.callers_of(call_ids))
-            longest = msgspec.structs.replace(longest, line=line)
+        callers = run.callers_of(call_ids) if run.watched.steps else []
+        if longest.line is None:
+            longest = msgspec.structs.replace(longest, line=run.watched.line_of(callers))
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # A small copy returns at once, and its operator waits for the stream.
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
@@ -245,7 +245,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion, change = next(
                 (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
             )
-        if group_ids and 2 * run.session.scalar(_WITHIN_SQL, [call_ids, group_ids]) > len(call_ids):
+        if 2 * sum(one in group_ids for one in callers) > len(call_ids):
             continue
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
@@ -282,8 +282,6 @@ _LATER = """\
 results.copy_(output, non_blocking=True)   # into pinned memory: read a step later"""
 _ON_THE_DEVICE = 'grid = torch.arange(size, device="cuda")   # once, instead of copying it where it is used'
 
-_WITHIN_SQL = """SELECT count(*) FROM runtime_calls
-WHERE list_contains($1::BIGINT[], runtime_call_id) AND list_contains($2::BIGINT[], operator_id)"""
 _COPIES_SQL = """SELECT n.name FROM runtime_calls r JOIN device_activities a USING (operator_id)
 JOIN kernel_names n USING (name_id)
 WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 1"""
@@ -485,14 +483,13 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change=_OF_WORKERS if has_workers else None,
         # Where a pass over the data is short, workers begin anew again and again.
         is_sure=not has_workers
-        and bool(run.session.scalar(_LONG_PASS_SQL, [rule.threshold("least_batches"), _LOADERS])),
+        and bool(run.session.scalar(_LONG_PASS_SQL, [rule.threshold("least_batches")])),
     )
 
 
-_LOADERS = "enumerate(DataLoader)#%"
 # The call that ends a pass returns at once.
 _LONG_PASS_SQL = """SELECT count(*) >= $1 AND min(duration_ns) > 0.1 * median(duration_ns)
-FROM annotations WHERE side = 'host' AND name LIKE $2"""
+FROM annotations WHERE side = 'host' AND name LIKE 'enumerate(DataLoader)#%'"""
 _MORE_WORKERS = (
     "Workers load already and are too slow: use more of them if the machine has cores to spare, do less for "
     "each sample, or keep samples prepared."
